@@ -1,0 +1,1 @@
+"""Reading and writing the checkpoints of other BERT programs."""

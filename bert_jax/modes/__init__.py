@@ -1,0 +1,1 @@
+"""One module a value of --mode; each has a function `run(flags)`."""

@@ -1,0 +1,1 @@
+"""Text -> tokens -> sentence pairs -> masked batches, without any dependency on the model."""
