@@ -1,0 +1,138 @@
+"""Configuration files of both worlds, named sizes, activations."""
+
+import json
+
+import jax
+import pytest
+
+from bert_jax.config import ACTIVATIONS, SIZES, BertConfig, activation
+from input_pipeline.errors import UserError
+
+GOOGLE = {
+    "attention_probs_dropout_prob": 0.2,
+    "directionality": "bidi",
+    "hidden_act": "gelu",
+    "hidden_dropout_prob": 0.1,
+    "hidden_size": 12,
+    "initializer_range": 0.05,
+    "intermediate_size": 20,
+    "max_position_embeddings": 32,
+    "num_attention_heads": 3,
+    "num_hidden_layers": 2,
+    "pooler_fc_size": 768,
+    "type_vocab_size": 3,
+    "vocab_size": 130,
+}
+HUGGING_FACE = {"model_type": "bert", "hidden_act": "gelu_new", "layer_norm_eps": 1e-5, "is_decoder": False}
+
+
+def read(values, messages=None):
+    return BertConfig.from_json(json.dumps(values), "c.json", (messages if messages is not None else []).append)
+
+
+def test_google_file_round_trip():
+    messages = []
+    config = read(GOOGLE, messages)
+    assert messages == ["c.json: ignored keys pooler_fc_size"]
+    written = json.loads(config.to_json())
+    assert written == {key: value for key, value in GOOGLE.items() if key not in ("directionality", "pooler_fc_size")}
+    assert list(written) == sorted(written)
+    assert (config.padded_vocab_size, config.head_dim) == (256, 4)
+
+
+def test_values_that_google_has_no_key_for_survive():
+    config = BertConfig(layer_norm_eps=1e-5, attention="left_to_right")
+    assert BertConfig.from_json(config.to_json(), "c.json") == config
+
+
+def test_hugging_face_file_and_its_defaults():
+    messages = []
+    config = read(HUGGING_FACE, messages)
+    assert config == BertConfig(hidden_act="gelu_new", layer_norm_eps=1e-5)
+    assert messages == ["c.json: no type_vocab_size, 2 is the default of Hugging Face's BertConfig"]
+
+
+def test_google_defaults_type_vocab_size_to_16():
+    messages = []
+    assert read({"vocab_size": 10}, messages) == BertConfig(vocab_size=10, type_vocab_size=16)
+    assert messages == ["c.json: no type_vocab_size, 16 is the default of Google's BertConfig"]
+    with pytest.raises(UserError, match=r"c\.json: the key vocab_size is missing"):
+        read({"hidden_size": 12})
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ({"position_embedding_type": "relative_key"}, "position_embedding_type 'relative_key' is not supported"),
+        ({"model_type": "roberta"}, "model_type 'roberta' is not supported, only 'bert'"),
+        ({"is_decoder": True}, "is_decoder True is not supported"),
+        ({"add_cross_attention": True}, "add_cross_attention True is not supported"),
+        ({"embedding_size": 6}, "embedding_size 6 must be equal to hidden_size"),
+        ({"hidden_size": 10}, "hidden_size 10 must be a multiple of num_attention_heads 3"),
+        ({"hidden_act": "mish"}, "hidden_act must be one of gelu, gelu_new, .*, not 'mish'"),
+        ({"hidden_act": None}, "hidden_act must be one of .*, not None"),
+        ({"hidden_dropout_prob": 1.0}, r"hidden_dropout_prob must be a number in \[0, 1\), not 1.0"),
+        ({"attention_probs_dropout_prob": -0.1}, r"attention_probs_dropout_prob must be .*, not -0.1"),
+        ({"hidden_dropout_prob": float("nan")}, "hidden_dropout_prob must be a number .*, not nan"),
+        ({"num_hidden_layers": -1}, "num_hidden_layers must be a positive whole number, not -1"),
+        ({"vocab_size": "130"}, "vocab_size must be a positive whole number, not '130'"),
+        ({"vocab_size": True}, "vocab_size must be a positive whole number, not True"),
+        ({"hidden_size": 12.0}, "hidden_size must be a positive whole number, not 12.0"),
+        ({"layer_norm_eps": "1e-12"}, "layer_norm_eps must be a number between 0 and 1, not '1e-12'"),
+        ({"attention": "causal"}, "attention must be one of bidirectional, left_to_right, not 'causal'"),
+    ],
+)
+def test_bad_settings_are_named(change, complaint):
+    with pytest.raises(UserError, match=r"^c\.json: " + complaint):
+        read(GOOGLE | change)
+
+
+def test_bad_json_is_located():
+    with pytest.raises(UserError, match=r"^c\.json: not JSON: .* at line 2, column 3"):
+        BertConfig.from_json('{"vocab_size": 3,\n  oops}', "c.json")
+    with pytest.raises(UserError, match="a JSON object of settings is needed, not a list"):
+        BertConfig.from_json("[]", "c.json")
+
+
+def test_named_sizes():
+    base = BertConfig.named("base", vocab_size=28996)
+    assert base == BertConfig(vocab_size=28996)
+    for size, (layers, hidden) in SIZES.items():
+        config = BertConfig.named(size)
+        assert (config.num_hidden_layers, config.hidden_size, config.intermediate_size) == (layers, hidden, 4 * hidden)
+        assert config.head_dim == 64
+    assert BertConfig.named("large").num_attention_heads == 16
+    with pytest.raises(UserError, match=r"--model must be one of tiny, .*, large, not 'huge'"):
+        BertConfig.named("huge")
+
+
+def test_vocabulary_is_padded_to_a_multiple_of_128():
+    sizes = {1: 128, 128: 128, 129: 256, 30522: 30592}
+    assert {size: BertConfig(vocab_size=size).padded_vocab_size for size in sizes} == sizes
+
+
+# erf and tanh forms of GELU differ in the third digit at -3.
+@pytest.mark.parametrize(
+    ("name", "at_one", "at_minus_three"),
+    [
+        ("gelu", 0.8413447, -0.0040497),
+        ("gelu_new", 0.8411920, -0.0036374),
+        ("gelu_tanh", 0.8411920, -0.0036374),
+        ("gelu_pytorch_tanh", 0.8411920, -0.0036374),
+        ("relu", 1.0, 0.0),
+        ("silu", 0.7310586, -0.1422776),
+        ("swish", 0.7310586, -0.1422776),
+        ("tanh", 0.7615942, -0.9950548),
+        ("linear", 1.0, -3.0),
+    ],
+)
+def test_activation(name, at_one, at_minus_three):
+    values = activation(name)(jax.numpy.array([1.0, -3.0]))
+    assert values.tolist() == pytest.approx([at_one, at_minus_three], abs=1e-7)
+
+
+def test_every_activation_exists():
+    for name in ACTIVATIONS:
+        assert activation(name)(jax.numpy.ones(2)).shape == (2,)
+    with pytest.raises(UserError, match=r"hidden_act must be one of .*, not 'mish'"):
+        activation("mish")
