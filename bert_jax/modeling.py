@@ -1,0 +1,340 @@
+"""BERT (Devlin et al., 2018) as pure functions: modules are used through `init` and `apply` only.
+
+Dropout is on exactly when `apply` is given a "dropout" random key. Parameters are f32 and carry logical axis names
+(see partitioning.py); `dtype` is the dtype of the computation. The last path component of a parameter says its role:
+kernel, embedding, bias or scale.
+"""
+
+from typing import NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from bert_jax.attention import attention_mask, dot_product_attention
+from bert_jax.config import BertConfig, activation
+from bert_jax.dropout import dropout
+from bert_jax.partitioning import constrain
+
+REMAT_POLICIES = {
+    "none": None,
+    "dots": jax.checkpoint_policies.checkpoint_dots_with_no_batch_dims,
+    "full": jax.checkpoint_policies.nothing_saveable,
+}
+
+
+class BertOutput(NamedTuple):
+    """hidden_states: layers + 1 arrays [batch, length, hidden], the embedding block first; pooled: [batch, hidden]."""
+
+    hidden_states: tuple[jax.Array, ...]
+    pooled: jax.Array
+
+
+class PreTrainingOutput(NamedTuple):
+    """masked_lm_logits: f32 [batch, predictions, padded vocabulary]; next_sentence_logits: f32 [batch, 2]."""
+
+    masked_lm_logits: jax.Array
+    next_sentence_logits: jax.Array
+
+
+def _initializer(config: BertConfig, *axes: str | None):
+    # Cut at two standard deviations and not rescaled, as tf.truncated_normal_initializer.
+    normal = nn.initializers.truncated_normal(config.initializer_range)
+    return nn.with_logical_partitioning(normal, axes)
+
+
+class Dense(nn.Module):
+    """x @ kernel + bias over the last `len(in_axes)` axes of x, of sizes `in_shape`."""
+
+    config: BertConfig
+    in_shape: tuple[int, ...]
+    out_shape: tuple[int, ...]
+    in_axes: tuple[str | None, ...]
+    out_axes: tuple[str | None, ...]
+    dtype: jnp.dtype
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        shape = self.in_shape + self.out_shape
+        kernel = self.param("kernel", _initializer(self.config, *self.in_axes, *self.out_axes), shape)
+        zeros = nn.with_logical_partitioning(nn.initializers.zeros, self.out_axes)
+        bias = self.param("bias", zeros, self.out_shape)
+        n = len(self.in_shape)
+        contract = (tuple(range(x.ndim - n, x.ndim)), tuple(range(n)))
+        y = jax.lax.dot_general(x.astype(self.dtype), kernel.astype(self.dtype), (contract, ((), ())))
+        return y + bias.astype(self.dtype)
+
+
+class Embedding(nn.Module):
+    """A table [rows, hidden]; rows past `used_rows` only pad it and are zero."""
+
+    config: BertConfig
+    rows: int
+    used_rows: int
+    row_axis: str | None = None
+
+    def setup(self):
+        normal = nn.initializers.truncated_normal(self.config.initializer_range)
+
+        def init(key, shape):
+            table = normal(key, (self.used_rows, shape[1]))
+            return jnp.pad(table, ((0, shape[0] - self.used_rows), (0, 0)))
+
+        init = nn.with_logical_partitioning(init, (self.row_axis, "embed"))
+        self.embedding = self.param("embedding", init, (self.rows, self.config.hidden_size))
+
+    def __call__(self, ids: jax.Array) -> jax.Array:
+        return jnp.take(self.embedding, ids, axis=0, mode="clip")
+
+
+class LayerNorm(nn.Module):
+    """Layer normalisation over the last axis with statistics in f32.
+
+    The variance is the mean of squared deviations: the shorter E[x^2] - E[x]^2 loses three digits.
+    """
+
+    config: BertConfig
+    dtype: jnp.dtype
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        size = (x.shape[-1],)
+        scale = self.param("scale", nn.with_logical_partitioning(nn.initializers.ones, ("embed",)), size)
+        bias = self.param("bias", nn.with_logical_partitioning(nn.initializers.zeros, ("embed",)), size)
+        x = x.astype(jnp.float32)
+        centred = x - jnp.mean(x, axis=-1, keepdims=True)
+        variance = jnp.mean(jnp.square(centred), axis=-1, keepdims=True)
+        normal = centred * jax.lax.rsqrt(variance + self.config.layer_norm_eps)
+        return (normal * scale + bias).astype(self.dtype)
+
+
+class Dropout(nn.Module):
+    """Zeroes elements at `rate` when a "dropout" key is at hand."""
+
+    rate: float
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        if self.rate == 0.0 or not self.has_rng("dropout"):
+            return x
+        return dropout(x, self.rate, self.make_rng("dropout"))
+
+
+class Embeddings(nn.Module):
+    """Sum of token, position and segment embeddings, normalised (section 3, figure 2)."""
+
+    config: BertConfig
+    dtype: jnp.dtype
+
+    def setup(self):
+        c = self.config
+        self.word_embeddings = Embedding(c, c.padded_vocab_size, c.vocab_size, "vocab")
+        self.position_embeddings = Embedding(c, c.max_position_embeddings, c.max_position_embeddings, "position")
+        self.token_type_embeddings = Embedding(c, c.type_vocab_size, c.type_vocab_size)
+        self.layer_norm = LayerNorm(c, self.dtype)
+        self.dropout = Dropout(c.hidden_dropout_prob)
+
+    def __call__(self, input_ids: jax.Array, segment_ids: jax.Array) -> jax.Array:
+        x = self.word_embeddings(input_ids) + self.token_type_embeddings(segment_ids)
+        x = x + self.position_embeddings(jnp.arange(input_ids.shape[1]))
+        return constrain(self.dropout(self.layer_norm(x)), "batch", None, None)
+
+
+class SelfAttention(nn.Module):
+    """Attention, output projection, dropout, residual, LayerNorm."""
+
+    config: BertConfig
+    dtype: jnp.dtype
+
+    @nn.compact
+    def __call__(self, x: jax.Array, mask: jax.Array) -> jax.Array:
+        c = self.config
+        heads = (c.num_attention_heads, c.hidden_size // c.num_attention_heads)
+
+        def project(name):
+            return Dense(c, (c.hidden_size,), heads, ("embed",), ("heads", "head_dim"), self.dtype, name=name)(x)
+
+        rate, key = c.attention_probs_dropout_prob, None
+        if rate and self.has_rng("dropout"):
+            key = self.make_rng("dropout")
+        y = dot_product_attention(project("query"), project("key"), project("value"), mask, rate, key)
+        y = Dense(c, heads, (c.hidden_size,), ("heads", "head_dim"), ("embed",), self.dtype, name="output")(y)
+        return LayerNorm(c, self.dtype, name="layer_norm")(x + Dropout(c.hidden_dropout_prob)(y))
+
+
+class FeedForward(nn.Module):
+    """Two dense layers with the activation between, dropout, residual, LayerNorm."""
+
+    config: BertConfig
+    dtype: jnp.dtype
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        c = self.config
+        inner, outer = (c.intermediate_size,), (c.hidden_size,)
+        y = Dense(c, outer, inner, ("embed",), ("mlp",), self.dtype, name="intermediate")(x)
+        y = activation(c.hidden_act)(y)
+        y = Dense(c, inner, outer, ("mlp",), ("embed",), self.dtype, name="output")(y)
+        return LayerNorm(c, self.dtype, name="layer_norm")(x + Dropout(c.hidden_dropout_prob)(y))
+
+
+class EncoderLayer(nn.Module):
+    """One post-LayerNorm transformer block."""
+
+    config: BertConfig
+    dtype: jnp.dtype
+
+    def setup(self):
+        self.attention = SelfAttention(self.config, self.dtype)
+        self.feed_forward = FeedForward(self.config, self.dtype)
+
+    def __call__(self, x: jax.Array, mask: jax.Array) -> jax.Array:
+        return constrain(self.feed_forward(self.attention(x, mask)), "batch", None, None)
+
+
+class _ScannedLayer(EncoderLayer):
+    """The block in the form of a scan body: it hands its output on and out."""
+
+    def __call__(self, x: jax.Array, mask: jax.Array) -> tuple[jax.Array, jax.Array]:
+        x = super().__call__(x, mask)
+        return x, x
+
+
+class Encoder(nn.Module):
+    """The stack of blocks, unrolled (layer_0, layer_1, ...) or scanned (layers, with a leading axis)."""
+
+    config: BertConfig
+    dtype: jnp.dtype
+    scan_layers: bool
+    remat: str
+
+    def setup(self):
+        layer = _ScannedLayer if self.scan_layers else EncoderLayer
+        if self.remat != "none":
+            layer = nn.remat(layer, policy=REMAT_POLICIES[self.remat], prevent_cse=not self.scan_layers)
+        if self.scan_layers:
+            scanned = nn.scan(
+                layer,
+                variable_axes={"params": 0},
+                split_rngs={"params": True, "dropout": True},
+                in_axes=nn.broadcast,
+                length=self.config.num_hidden_layers,
+                metadata_params={nn.PARTITION_NAME: "layers"},
+            )
+            self.layers = scanned(self.config, self.dtype)
+        else:
+            self.layer = [layer(self.config, self.dtype) for _ in range(self.config.num_hidden_layers)]
+
+    def __call__(self, x: jax.Array, mask: jax.Array) -> tuple[jax.Array, ...]:
+        if self.scan_layers:
+            _, outputs = self.layers(x, mask)
+            return (x, *outputs)
+        hidden_states = [x]
+        for layer in self.layer:
+            hidden_states.append(layer(hidden_states[-1], mask))
+        return tuple(hidden_states)
+
+
+class Bert(nn.Module):
+    """Embeddings, encoder and pooler."""
+
+    config: BertConfig
+    dtype: jnp.dtype = jnp.float32
+    scan_layers: bool = False
+    remat: str = "none"
+
+    def setup(self):
+        c = self.config
+        self.embeddings = Embeddings(c, self.dtype)
+        self.encoder = Encoder(c, self.dtype, self.scan_layers, self.remat)
+        self.pooler = Dense(c, (c.hidden_size,), (c.hidden_size,), ("embed",), (None,), self.dtype)
+
+    def __call__(self, input_ids: jax.Array, input_mask: jax.Array, segment_ids: jax.Array) -> BertOutput:
+        """Encodes a batch.
+
+        Args:
+            input_ids, input_mask, segment_ids: int32 [batch, length]; the mask is 1 on real tokens.
+        """
+        mask = attention_mask(input_mask, self.config.attention)
+        hidden_states = self.encoder(self.embeddings(input_ids, segment_ids), mask)
+        pooled = jnp.tanh(self.pooler(hidden_states[-1][:, 0]))
+        return BertOutput(hidden_states, pooled)
+
+
+class MaskedLanguageModelHead(nn.Module):
+    """Dense, activation, LayerNorm, then the word embeddings as output weights with a bias of their own."""
+
+    config: BertConfig
+    dtype: jnp.dtype
+
+    def setup(self):
+        c = self.config
+        self.transform = Dense(c, (c.hidden_size,), (c.hidden_size,), ("embed",), (None,), self.dtype)
+        self.layer_norm = LayerNorm(c, self.dtype)
+        self.output_bias = OutputBias(c)
+
+    def __call__(self, hidden: jax.Array, word_embeddings: jax.Array) -> jax.Array:
+        c = self.config
+        x = self.layer_norm(activation(c.hidden_act)(self.transform(hidden)))
+        table = word_embeddings.astype(self.dtype)
+        logits = jnp.einsum("bph,vh->bpv", x, table, preferred_element_type=jnp.float32) + self.output_bias()
+        # The rows that only pad the table take no part in the softmax and can never be predicted.
+        return jnp.where(jnp.arange(c.padded_vocab_size) < c.vocab_size, logits, -1e9)
+
+
+class OutputBias(nn.Module):
+    """One bias a vocabulary row, f32."""
+
+    config: BertConfig
+
+    @nn.compact
+    def __call__(self) -> jax.Array:
+        zeros = nn.with_logical_partitioning(nn.initializers.zeros, ("vocab",))
+        return self.param("bias", zeros, (self.config.padded_vocab_size,))
+
+
+class PreTrainingHeads(nn.Module):
+    """The masked-LM and next-sentence heads (section 3.1)."""
+
+    config: BertConfig
+    dtype: jnp.dtype
+
+    def setup(self):
+        c = self.config
+        self.predictions = MaskedLanguageModelHead(c, self.dtype)
+        self.seq_relationship = Dense(c, (c.hidden_size,), (2,), ("embed",), (None,), self.dtype)
+
+
+class BertForPreTraining(nn.Module):
+    """BERT with both pretraining heads; the masked-LM head runs at the masked positions only."""
+
+    config: BertConfig
+    dtype: jnp.dtype = jnp.float32
+    scan_layers: bool = False
+    remat: str = "none"
+
+    def setup(self):
+        self.bert = Bert(self.config, self.dtype, self.scan_layers, self.remat)
+        self.cls = PreTrainingHeads(self.config, self.dtype)
+
+    def __call__(
+        self, input_ids: jax.Array, input_mask: jax.Array, segment_ids: jax.Array, masked_lm_positions: jax.Array
+    ) -> PreTrainingOutput:
+        """Scores words at the masked positions and whether B follows A (0 = is next, 1 = random).
+
+        Args:
+            input_ids, input_mask, segment_ids: int32 [batch, length].
+            masked_lm_positions: int32 [batch, predictions]; unused slots point anywhere and get weight 0 in the loss.
+        """
+        output = self.bert(input_ids, input_mask, segment_ids)
+        masked = jnp.take_along_axis(output.hidden_states[-1], masked_lm_positions[:, :, None], axis=1, mode="clip")
+        table = self.bert.embeddings.word_embeddings.embedding
+        masked_lm_logits = self.cls.predictions(masked, table)
+        next_sentence_logits = self.cls.seq_relationship(output.pooled).astype(jnp.float32)
+        return PreTrainingOutput(masked_lm_logits, next_sentence_logits)
+
+
+def initialize(module: BertForPreTraining, key: jax.Array, length: int = 8):
+    """Makes fresh parameters: a plain nested dict whose leaves are boxed with their logical axis names."""
+    ids = jnp.zeros((1, length), jnp.int32)
+    return module.init(key, ids, ids, ids, jnp.zeros((1, 1), jnp.int32))["params"]

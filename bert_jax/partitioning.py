@@ -1,0 +1,153 @@
+"""The mesh, and the one table that says which logical axis lies on which of its axes."""
+
+import math
+from typing import Any
+
+import flax.linen as nn
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from input_pipeline.errors import UserError
+
+MESH_AXES = ("data", "fsdp", "tensor")
+
+# Parameters: "embed" is the hidden axis of every weight, cut by fsdp; "vocab", "heads" and "mlp" are cut by tensor.
+# Activations: only the batch is named; what the tensor axis cuts follows from the weights.
+LOGICAL_AXES: dict[str, str | tuple[str, ...] | None] = {
+    "batch": ("data", "fsdp"),
+    "vocab": "tensor",
+    "heads": "tensor",
+    "mlp": "tensor",
+    "embed": "fsdp",
+    "head_dim": None,
+    "position": None,
+    "layers": None,
+}
+
+
+def parse_mesh(text: str, num_devices: int) -> dict[str, int]:
+    """Reads --mesh ("data=4,tensor=2"); an axis not named has size 1, and "" means all devices on data.
+
+    One axis may be -1: it takes what the others leave.
+
+    Raises:
+        UserError: unknown axis, bad size, or sizes whose product is not the number of devices.
+    """
+    sizes = dict.fromkeys(MESH_AXES, 1)
+    if not text:
+        return sizes | {"data": num_devices}
+    named = set()
+    for part in text.split(","):
+        name, _, value = part.partition("=")
+        name = name.strip()
+        if name not in MESH_AXES or name in named:
+            raise UserError(f"--mesh={text}: axis {name!r} should be one of {', '.join(MESH_AXES)}, each at most once")
+        named.add(name)
+        try:
+            sizes[name] = int(value)
+        except ValueError:
+            sizes[name] = 0
+        if sizes[name] < 1 and sizes[name] != -1:
+            raise UserError(f"--mesh={text}: {name} needs a size of at least 1 (or -1 for the rest), not {value!r}")
+    if list(sizes.values()).count(-1) > 1:
+        raise UserError(f"--mesh={text}: only one axis may be -1")
+    fixed = math.prod(size for size in sizes.values() if size != -1)
+    sizes = {name: num_devices // fixed if size == -1 else size for name, size in sizes.items()}
+    if math.prod(sizes.values()) != num_devices:
+        raise UserError(
+            f"--mesh={text} needs {math.prod(sizes.values()) or fixed} devices, but there are {num_devices}: "
+            "the product of the sizes must be the number of devices"
+        )
+    return sizes
+
+
+def make_mesh(text: str = "", devices: list[jax.Device] | None = None) -> Mesh:
+    """Makes the mesh of --mesh over all devices (of all processes)."""
+    devices = jax.devices() if devices is None else devices
+    sizes = parse_mesh(text, len(devices))
+    shape = tuple(sizes[name] for name in MESH_AXES)
+    return jax.make_mesh(
+        shape, MESH_AXES, axis_types=(jax.sharding.AxisType.Auto,) * len(shape), devices=tuple(devices)
+    )
+
+
+def partition_spec(axes: tuple[str | None, ...]) -> PartitionSpec:
+    """Looks logical axis names up in the table; None stays whole."""
+    return PartitionSpec(*(LOGICAL_AXES[axis] if axis else None for axis in axes))
+
+
+def constrain(x: jax.Array, *axes: str | None) -> jax.Array:
+    """Pins an activation to its place under the mesh in force; nothing without one."""
+    if jax.sharding.get_abstract_mesh().empty:
+        return x
+    return jax.lax.with_sharding_constraint(x, partition_spec(axes))
+
+
+def parameter_shardings(mesh: Mesh, boxed_parameters: Any) -> Any:
+    """Maps parameters that carry logical names (flax `Partitioned` boxes) to a tree of NamedShardings."""
+    names = nn.get_partition_spec(boxed_parameters)
+    return jax.tree.map(
+        lambda spec: NamedSharding(mesh, partition_spec(tuple(spec))),
+        names,
+        is_leaf=lambda leaf: isinstance(leaf, PartitionSpec),
+    )
+
+
+def replicated(mesh: Mesh) -> NamedSharding:
+    return NamedSharding(mesh, PartitionSpec())
+
+
+def batch_sharding(mesh: Mesh) -> NamedSharding:
+    """Rows over data and fsdp; everything else whole."""
+    return NamedSharding(mesh, PartitionSpec(LOGICAL_AXES["batch"]))
+
+
+def check_divisible(mesh: Mesh, shapes: Any, shardings: Any) -> None:
+    """Raises UserError for the first parameter that its mesh axes do not divide."""
+
+    def check(path, leaf, sharding):
+        for size, axis in zip(leaf.shape, sharding.spec):
+            if axis is not None and size % mesh.shape[axis]:
+                raise UserError(
+                    f"--mesh: {axis}={mesh.shape[axis]} does not divide the axis of size {size} of "
+                    f"{jax.tree_util.keystr(path, simple=True, separator='/')}"
+                )
+
+    jax.tree_util.tree_map_with_path(check, shapes, shardings)
+
+
+def batch_shards(mesh: Mesh) -> int:
+    """Into how many parts a batch is cut."""
+    return mesh.shape["data"] * mesh.shape["fsdp"]
+
+
+def check_batch_size(mesh: Mesh, flag: str, batch_size: int, accumulation_steps: int = 1) -> None:
+    """Refuses a global batch that does not split evenly, and names the nearest that do."""
+    parts = batch_shards(mesh) * accumulation_steps
+    if batch_size < 1 or batch_size % parts:
+        below = batch_size // parts * parts
+        nearest = f"{below} or {below + parts}" if below > 0 else str(parts)
+        why = f"{batch_shards(mesh)} (data axis {mesh.shape['data']} x fsdp axis {mesh.shape['fsdp']})"
+        if accumulation_steps > 1:
+            why += f" x {accumulation_steps} accumulation steps"
+        raise UserError(f"{flag}={batch_size} must be a multiple of {why}: use {nearest}")
+
+
+def local_rows(mesh: Mesh, batch_size: int) -> slice:
+    """The rows of a global batch that this process must feed, as one slice."""
+    indices = batch_sharding(mesh).addressable_devices_indices_map((batch_size,))
+    bounds = sorted({index[0].indices(batch_size)[:2] for index in indices.values()})
+    start, stop = bounds[0][0], bounds[-1][1]
+    if sum(high - low for low, high in bounds) != stop - start:
+        raise UserError("--mesh: the rows of one process must be contiguous: put data before fsdp and tensor")
+    return slice(start, stop)
+
+
+def to_global_batch(mesh: Mesh, batch: dict[str, np.ndarray], batch_size: int) -> dict[str, jax.Array]:
+    """Makes global arrays of [batch_size, ...] from this process's rows."""
+    sharding = batch_sharding(mesh)
+    return {
+        name: jax.make_array_from_process_local_data(sharding, rows, (batch_size, *rows.shape[1:]))
+        for name, rows in batch.items()
+    }
