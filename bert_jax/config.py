@@ -8,6 +8,7 @@ from typing import Any
 
 from absl import logging
 
+from input_pipeline import files
 from input_pipeline.errors import UserError
 
 # (layers, hidden size): Devlin et al., 2018, section 3, and the small models of Turc et al., 2019.
@@ -135,7 +136,7 @@ class BertConfig:
             UserError: not a JSON object, a bad value, or a setting that this model cannot honour.
         """
         try:
-            values = json.loads(text.removeprefix("\ufeff"))
+            values = json.loads(text)
         except json.JSONDecodeError as error:
             raise UserError(f"{source}: not JSON: {error.msg} at line {error.lineno}, column {error.colno}") from None
         if not isinstance(values, dict):
@@ -170,8 +171,6 @@ class BertConfig:
         cls, path: str, flag: str = "--bert_config_file", message: Callable[[str], None] = logging.info
     ) -> "BertConfig":
         """Reads a configuration file, local or remote; see from_json. The flag is named when it cannot be read."""
-        from input_pipeline import files
-
         return cls.from_json(files.read_text(path, flag), str(path), message)
 
     def to_json(self) -> str:
