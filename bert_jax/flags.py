@@ -1,0 +1,122 @@
+"""Every flag of the command line, by what it is about. Names are Google's where Google has one."""
+
+from absl import flags
+
+MODES = {
+    "pretrain": "masked LM and next-sentence prediction from text or a prepared store",
+    "prepare": "text -> token store (and a vocabulary, where none is given)",
+    "tokenize": "text -> JSON lines of tokens and ids",
+    "describe": "parameters by part, FLOPs and memory of a model",
+}
+
+
+def define(values: flags.FlagValues) -> None:
+    """Defines all flags on `values`; keyed to this module, so that --help lists exactly these."""
+    module = __name__
+
+    def string(name, default, text):
+        flags.DEFINE_string(name, default, text, values, module_name=module)
+
+    def comma_list(name, default, text):
+        flags.DEFINE_list(name, default, text, values, module_name=module)
+
+    def boolean(name, default, text):
+        flags.DEFINE_boolean(name, default, text, values, module_name=module)
+
+    def enum(name, default, choices, text):
+        flags.DEFINE_enum(name, default, choices, text, values, module_name=module)
+
+    def integer(name, default, text, low=None, high=None):
+        flags.DEFINE_integer(name, default, text, low, high, values, module_name=module)
+
+    def number(name, default, text, low=None, high=None):
+        flags.DEFINE_float(name, default, text, low, high, values, module_name=module)
+
+    enum("mode", None, list(MODES), "What to do: " + "; ".join(f"{mode}: {text}" for mode, text in MODES.items()) + ".")
+
+    # Input and output.
+    comma_list(
+        "input_file",
+        None,
+        "Comma list of files, globs, folders, token stores, masked TFRecords, tfds:NAME[/CONFIG][:SPLIT] or builtin "
+        "(the documentation that every CPython carries; the default of pretrain). Several entries are several "
+        "corpora (see --sampling_exponent).",
+    )
+    comma_list("eval_input_file", None, "Held-out text in the same forms; else a share of the documents is held out.")
+    number("eval_fraction", 0.02, "Share of the documents held out, chosen by a hash of the document.", 0.0, 1.0)
+    string("output_dir", None, "Folder for everything that is written; for pretrain default runs/pretrain.")
+    string("output_file", None, "tokenize: file for the JSON lines; default standard output.")
+    string("text_field", "text", "Field that holds the text in JSON lines and TFDS data sets.")
+    enum(
+        "sentence_splitting",
+        "auto",
+        ["auto", "always", "never"],
+        "Split lines into sentences; auto: not for text files, which have a sentence a line.",
+    )
+    integer("num_workers", 0, "Processes that prepare text; 0 is one for each core.", 0)
+    string("runner", None, "prepare: Apache Beam runner (DirectRunner, DataflowRunner, ...) instead of local processes.")
+    comma_list("beam_options", [], "prepare: options passed to the Beam runner, such as --project=NAME.")
+
+    # Vocabulary.
+    string("vocab_file", None, "vocab.txt (WordPiece) or a SentencePiece model; a store carries its own.")
+    boolean("do_lower_case", None, "Lower-case and strip accents; default: as the vocabulary says, else true.")
+    integer("vocab_size", None, "Size of the vocabulary to train where no --vocab_file is given.", 1)
+    enum("vocab_kind", "wordpiece", ["wordpiece", "sentencepiece"], "Kind of vocabulary to train.")
+
+    # Model.
+    enum("model", None, ["tiny", "mini", "small", "medium", "base", "large"], "Named size of the model.")
+    string("bert_config_file", None, "bert_config.json (Google's or Hugging Face's keys) instead of --model.")
+    string("init_checkpoint", None, "Hugging Face folder or safetensors file, or a run folder, to take parameters from.")
+    string("hidden_act", None, "Activation: gelu (erf form), gelu_new or gelu_tanh (tanh form), relu, ...")
+    number("hidden_dropout_prob", None, "Dropout of embeddings and sub-layers; default of the model 0.1.", 0.0, 1.0)
+    number("attention_probs_dropout_prob", None, "Dropout of attention; default of the model 0.1.", 0.0, 1.0)
+    enum("attention", None, ["bidirectional", "left_to_right"], "left_to_right is the LTR model of the paper's ablation.")
+
+    # Sentence pairs and masks.
+    integer("max_seq_length", None, "Tokens in a sequence, [CLS] and [SEP] included; default 128.", 1)
+    integer("max_predictions_per_seq", None, "Most masked positions in a sequence; default the probability's share.", 1)
+    number("masked_lm_prob", 0.15, "Share of the tokens to predict.", 0.0, 1.0)
+    comma_list("masking_split", ["0.8", "0.1", "0.1"], "Shares of predicted tokens shown as [MASK], unchanged, random.")
+    boolean("whole_word_masking", False, "Predict all pieces of a word or none.")
+    number("short_seq_prob", 0.1, "Share of documents that aim at a shorter, random length.", 0.0, 1.0)
+    boolean("next_sentence_prediction", True, "False trains on single segments without the NSP loss.")
+    number("sampling_exponent", 1.0, "Several corpora: sampled by size to this power (0.7 for many languages).", 0.0, 1.0)
+    boolean("shuffle", True, "False reads the examples in file order.")
+
+    # Training.
+    integer("train_batch_size", None, "Examples in an update, over all devices.", 1)
+    integer("eval_batch_size", None, "Examples in an evaluation step, over all devices; default the training batch.", 1)
+    number("learning_rate", None, "Peak learning rate.", 0.0)
+    integer("num_train_steps", None, "Updates; or give --num_train_epochs.", 1)
+    number("num_train_epochs", None, "Passes over the data, instead of --num_train_steps.", 0.0)
+    integer("num_warmup_steps", None, "Updates of linear warm-up; default 10,000 but at most 10% of the steps.", 0)
+    number("warmup_proportion", None, "Warm-up as a share of the steps, instead of --num_warmup_steps.", 0.0, 1.0)
+    enum("optimizer", "bert_adam", ["bert_adam", "adamw", "lamb"], "bert_adam is Google's Adam without bias correction.")
+    number("weight_decay", 0.01, "Decoupled decay of kernels and embeddings.", 0.0)
+    number("clip_norm", 1.0, "Largest global norm of the gradient; 0 does not clip.", 0.0)
+    integer("gradient_accumulation_steps", 1, "Parts in which a batch is computed one after the other.", 1)
+    integer("seed", 12345, "Seed of parameters, order, pairs, masks and dropout.", 0, 2**31 - 1)
+    enum("precision", "f32", ["f32", "bf16"], "Dtype of the computation; parameters and losses are f32.")
+    enum(
+        "matmul_precision",
+        None,
+        ["default", "high", "highest"],
+        "Precision of f32 matrix products on TPU and GPU; default: highest with f32, the device's default with bf16.",
+    )
+    string("mesh", "", "Sizes of the mesh axes, such as data=4,tensor=2; axes: data, fsdp, tensor. Default all data.")
+    enum("remat", "none", ["none", "dots", "full"], "What is computed again in the backward pass to save memory.")
+    boolean("scan_layers", False, "One compiled layer, scanned: quicker to compile, slower to run.")
+
+    # Checkpoints, logs, evaluation.
+    integer("save_checkpoints_steps", None, "Updates between checkpoints; the last step is always saved.", 1)
+    integer("keep_checkpoints", 3, "How many checkpoints stay.", 1)
+    string("restore_from", None, "Another run folder to continue: its parameters, optimizer state and step.")
+    integer("log_every_steps", None, "Updates between logged steps.", 1)
+    integer("eval_every_steps", None, "Updates between evaluations; default only at the end.", 1)
+    boolean("evaluate_at_end", True, "Evaluate on the held-out text when training is done.")
+    integer("max_eval_steps", None, "Most batches of an evaluation.", 1)
+
+    # Several processes.
+    string("coordinator_address", None, "HOST:PORT of process 0, where the cluster is not detected by itself.")
+    integer("num_processes", None, "Number of processes.", 1)
+    integer("process_id", None, "Number of this process, from 0.", 0)

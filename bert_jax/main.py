@@ -1,0 +1,72 @@
+"""`python -m bert_jax.main --mode=MODE ...`: reads the flags and hands over to the mode."""
+
+import importlib
+import os
+import sys
+
+from absl import flags
+
+from bert_jax.flags import MODES, define
+from input_pipeline.errors import UserError
+
+EXIT_USER_ERROR = 2
+
+USAGE = """usage: python -m bert_jax.main --mode=MODE [flags] [--flagfile=FILE]
+
+modes:
+{modes}
+
+With --mode=pretrain and no other flag a tiny BERT is pretrained on text that comes with Python.
+
+exit codes: 0 done; 1 failed; 2 a mistake in a flag or file, named in one line; 75 stopped by SIGTERM or SIGINT with
+everything saved: the same command continues.
+
+flags (booleans: --name or --noname):
+"""
+
+
+def parse(argv: list[str]) -> flags.FlagValues:
+    """Reads the command line.
+
+    Raises:
+        UserError: an unknown flag, a bad value, or words that are no flags.
+    """
+    values = flags.FlagValues()
+    define(values)
+    flags.DEFINE_flag(
+        flags.BooleanFlag("help", False, "show this help", short_name="h"), values, module_name="absl.flags"
+    )
+    try:
+        rest = values(argv)
+    except flags.Error as error:
+        raise UserError(" ".join(str(error).replace("flag --", "--").split())) from None
+    if rest[1:]:
+        raise UserError(f"unexpected {rest[1]!r}: every option is written --name=value")
+    return values
+
+
+def help_text(values: flags.FlagValues) -> str:
+    modes = "\n".join(f"  {mode:<10}{text}" for mode, text in MODES.items())
+    return USAGE.format(modes=modes) + values.module_help("bert_jax.flags").partition("\n")[2]
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Runs one command line and returns its exit code."""
+    argv = sys.argv if argv is None else argv
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    try:
+        values = parse(argv)
+        if values.help:
+            print(help_text(values))
+            return 0
+        if values.mode is None:
+            raise UserError(f"--mode is missing: one of {', '.join(MODES)} (--help tells more)")
+        mode = importlib.import_module(f"bert_jax.modes.{values.mode}")
+        return mode.run(values) or 0
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return EXIT_USER_ERROR
+
+
+if __name__ == "__main__":
+    sys.exit(main())

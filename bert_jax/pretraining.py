@@ -1,0 +1,131 @@
+"""The two pretraining losses, and what a held-out set says of them (section 3.1 of the paper)."""
+
+import dataclasses
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bert_jax.modeling import BertForPreTraining
+
+# The reference divides by the number of masked positions plus this, so a batch without any has loss 0 and not NaN.
+EPSILON = 1e-5
+
+BATCH_FIELDS = ("input_ids", "input_mask", "segment_ids", "masked_lm_positions", "masked_lm_ids")
+
+
+def batch_shapes(batch_size: int, length: int, predictions: int) -> dict[str, jax.ShapeDtypeStruct]:
+    """The arrays of one batch, by name."""
+    shapes = {
+        "input_ids": (length,),
+        "input_mask": (length,),
+        "segment_ids": (length,),
+        "masked_lm_positions": (predictions,),
+        "masked_lm_ids": (predictions,),
+        "masked_lm_weights": (predictions,),
+        "next_sentence_labels": (),
+        "example_weights": (),
+    }
+    return {
+        name: jax.ShapeDtypeStruct((batch_size, *shape), jnp.float32 if name.endswith("weights") else jnp.int32)
+        for name, shape in shapes.items()
+    }
+
+
+def cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:
+    """Negative log-likelihood of each label.
+
+    Args:
+        logits: f32 [..., classes].
+        labels: int32 [...], each in [0, classes).
+
+    Returns:
+        f32 [...].
+    """
+    chosen = jnp.take_along_axis(logits, labels[..., None], axis=-1)[..., 0]
+    return jax.nn.logsumexp(logits, axis=-1) - chosen
+
+
+@dataclasses.dataclass(frozen=True)
+class PretrainingTask:
+    """Masked LM, and next-sentence prediction unless switched off."""
+
+    module: BertForPreTraining
+    next_sentence_prediction: bool = True
+
+    def _sums(self, params, batch, dropout_key=None) -> dict[str, jax.Array]:
+        """Sums over a batch: losses (nats) and right predictions; an example of weight 0 adds exactly 0."""
+        rngs = None if dropout_key is None else {"dropout": dropout_key}
+        output = self.module.apply(
+            {"params": params},
+            batch["input_ids"],
+            batch["input_mask"],
+            batch["segment_ids"],
+            batch["masked_lm_positions"],
+            rngs=rngs,
+        )
+        weights = batch["masked_lm_weights"] * batch["example_weights"][:, None]
+        losses = cross_entropy(output.masked_lm_logits, batch["masked_lm_ids"])
+        right = jnp.argmax(output.masked_lm_logits, axis=-1) == batch["masked_lm_ids"]
+        sums = {"masked_lm_loss": jnp.sum(losses * weights), "masked_lm_accuracy": jnp.sum(right * weights)}
+        if self.next_sentence_prediction:
+            labels, weights = batch["next_sentence_labels"], batch["example_weights"]
+            losses = cross_entropy(output.next_sentence_logits, labels)
+            right = jnp.argmax(output.next_sentence_logits, axis=-1) == labels
+            sums["next_sentence_loss"] = jnp.sum(losses * weights)
+            sums["next_sentence_accuracy"] = jnp.sum(right * weights)
+        return sums
+
+    def normalizers(self, batch: dict[str, jax.Array]) -> dict[str, jax.Array]:
+        """What the sums are divided by, over the whole global batch."""
+        examples = jnp.sum(batch["example_weights"])
+        return {
+            "masked_lm": jnp.sum(batch["masked_lm_weights"] * batch["example_weights"][:, None]) + EPSILON,
+            "next_sentence": jnp.maximum(examples, 1.0),
+        }
+
+    def loss(self, params, batch, normalizers, dropout_key) -> tuple[jax.Array, dict[str, jax.Array]]:
+        """The part that these rows add to the loss of the global batch, and to every metric of it.
+
+        Because the normalizers are those of the whole batch, parts of one batch (devices, accumulation steps) simply
+        add up, however the masked positions are spread over them.
+        """
+        sums = self._sums(params, batch, dropout_key)
+        metrics = {name: value / normalizers[name.rsplit("_", 1)[0]] for name, value in sums.items()}
+        loss = sum(value for name, value in metrics.items() if name.endswith("_loss"))
+        return loss, {"loss": loss, **metrics}
+
+    def eval_sums(self, params, batch) -> dict[str, jax.Array]:
+        """Sums without dropout, with the counts that they are to be divided by."""
+        sums = self._sums(params, batch)
+        sums["masked_positions"] = jnp.sum(batch["masked_lm_weights"] * batch["example_weights"][:, None])
+        sums["examples"] = jnp.sum(batch["example_weights"])
+        return sums
+
+    def eval_results(self, sums: dict[str, float]) -> dict[str, float | int]:
+        """Turns the sums over a whole evaluation set into its metrics."""
+        positions, examples = max(sums["masked_positions"], 1.0), max(sums["examples"], 1.0)
+        results = {
+            "masked_lm_loss": sums["masked_lm_loss"] / positions,
+            "masked_lm_accuracy": sums["masked_lm_accuracy"] / positions,
+            "perplexity": math.exp(min(sums["masked_lm_loss"] / positions, 700.0)),
+        }
+        if self.next_sentence_prediction:
+            results["next_sentence_loss"] = sums["next_sentence_loss"] / examples
+            results["next_sentence_accuracy"] = sums["next_sentence_accuracy"] / examples
+        return results | {"masked_positions": round(sums["masked_positions"]), "examples": round(sums["examples"])}
+
+
+class UnigramModel:
+    """Predicts every masked word by its frequency in the training text (add-one smoothed): the plateau to leave."""
+
+    def __init__(self, counts: np.ndarray):
+        """counts: int64 [vocab_size]."""
+        counts = counts.astype(np.float64) + 1.0
+        self._losses = -np.log(counts / counts.sum())
+
+    def loss_sum(self, batch: dict[str, np.ndarray]) -> float:
+        """Sum of its losses (nats) over the masked positions of a batch."""
+        weights = batch["masked_lm_weights"] * batch["example_weights"][:, None]
+        return float(np.sum(self._losses[batch["masked_lm_ids"]] * weights))

@@ -1,0 +1,280 @@
+"""The one training loop, and the jitted steps it runs.
+
+A task is anything with `normalizers`, `loss`, `eval_sums` and `eval_results` (see pretraining.PretrainingTask).
+State is a plain dict {"step": int32, "params": tree, "opt_state": tree}; step counts the updates done.
+"""
+
+import collections
+import math
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax.sharding import Mesh
+
+from bert_jax import partitioning
+from bert_jax.optimization import OptimizerState
+
+# Steps handed to the device before the host waits for the oldest: enough to keep the device busy.
+STEPS_IN_FLIGHT = 2
+
+
+class TrainingError(Exception):
+    """Training cannot go on; the message says at which step and what is safe on disk. Exit code 1."""
+
+
+class Task(Protocol):
+    """What the loop needs to know of a task; every metric that `loss` returns adds up over parts of a batch."""
+
+    def normalizers(self, batch) -> Any: ...
+    def loss(self, params, batch, normalizers, dropout_key) -> tuple[jax.Array, dict[str, jax.Array]]: ...
+    def eval_sums(self, params, batch) -> dict[str, jax.Array]: ...
+    def eval_results(self, sums) -> dict[str, float | int]: ...
+
+
+def state_shapes(
+    mesh: Mesh, initialize: Callable[[jax.Array], Any], optimizer: optax.GradientTransformation
+) -> tuple[Any, Any]:
+    """Shapes and shardings of the training state, without computing anything.
+
+    Args:
+        initialize: key -> parameters boxed with logical axis names.
+
+    Returns:
+        A tree of ShapeDtypeStructs that carry shardings, and the tree of NamedShardings.
+
+    Raises:
+        UserError: a mesh axis does not divide a parameter.
+    """
+    boxed = jax.eval_shape(initialize, jax.random.key(0))
+    shardings = partitioning.parameter_shardings(mesh, boxed)
+    params = nn.unbox(boxed)
+    partitioning.check_divisible(mesh, params, shardings)
+    opt_state = jax.eval_shape(optimizer.init, params)
+    whole = partitioning.replicated(mesh)
+    opt_shardings = OptimizerState(whole, shardings, shardings, whole)
+    shapes = {"step": jax.ShapeDtypeStruct((), jnp.int32), "params": params, "opt_state": opt_state}
+    shardings = {"step": whole, "params": shardings, "opt_state": opt_shardings}
+    shapes = jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), shapes, shardings)
+    return shapes, shardings
+
+
+def create_state(
+    initialize: Callable[[jax.Array], Any], optimizer: optax.GradientTransformation, shardings: Any, seed: int
+) -> Any:
+    """Makes the state of step 0, each leaf born where it belongs."""
+
+    def create(key):
+        params = nn.unbox(initialize(key))
+        return {"step": jnp.zeros((), jnp.int32), "params": params, "opt_state": optimizer.init(params)}
+
+    return jax.jit(create, out_shardings=shardings)(jax.random.key(seed))
+
+
+def make_train_step(
+    task: Task,
+    optimizer: optax.GradientTransformation,
+    schedule: Callable[[jax.Array], jax.Array],
+    seed: int,
+    accumulation_steps: int = 1,
+) -> Callable[[Any, dict[str, jax.Array]], tuple[Any, dict[str, jax.Array]]]:
+    """Makes (state, global batch) -> (state after one update, metrics before it)."""
+
+    def train_step(state, batch):
+        key = jax.random.fold_in(jax.random.key(seed), state["step"])
+        normalizers = task.normalizers(batch)
+
+        def loss(params, rows, index):
+            return task.loss(params, rows, normalizers, jax.random.fold_in(key, index))
+
+        gradient = jax.grad(loss, has_aux=True)
+        if accumulation_steps == 1:
+            gradients, metrics = gradient(state["params"], batch, 0)
+        else:
+            gradients, metrics = _accumulate(gradient, state["params"], batch, accumulation_steps)
+        updates, opt_state = optimizer.update(gradients, state["opt_state"], state["params"])
+        params = optax.apply_updates(state["params"], updates)
+        metrics |= {"gradient_norm": opt_state.gradient_norm, "learning_rate": schedule(state["step"])}
+        return {"step": state["step"] + 1, "params": params, "opt_state": opt_state}, metrics
+
+    return train_step
+
+
+def _accumulate(gradient, params, batch, accumulation_steps):
+    """Sums gradients and metrics over parts of the batch, one after the other."""
+
+    def split(x):
+        # Every part takes rows from every device's share, so no row moves between devices.
+        x = x.reshape(x.shape[0] // accumulation_steps, accumulation_steps, *x.shape[1:])
+        return partitioning.constrain(jnp.swapaxes(x, 0, 1), None, "batch", *(None,) * (x.ndim - 2))
+
+    parts = (jax.tree.map(split, batch), jnp.arange(accumulation_steps))
+    first = jax.tree.map(lambda x: x[0], parts)
+    shapes = jax.eval_shape(gradient, params, *first)
+    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+
+    def add(total, part):
+        return jax.tree.map(jnp.add, total, gradient(params, *part)), None
+
+    total, _ = jax.lax.scan(add, zeros, parts)
+    return total
+
+
+def compile_step(
+    step: Callable, mesh: Mesh, shardings: Any, shapes: tuple[Any, ...], *, donate_state: bool
+) -> Callable:
+    """Compiles a step for its (state or params, batch) shapes ahead of the first call."""
+    batch_shardings = jax.tree.map(lambda _: partitioning.batch_sharding(mesh), shapes[1])
+    replicated = partitioning.replicated(mesh)
+    jitted = jax.jit(
+        step,
+        in_shardings=(shardings, batch_shardings),
+        out_shardings=(shardings, replicated) if donate_state else replicated,
+        donate_argnums=0 if donate_state else (),
+    )
+    with jax.set_mesh(mesh):
+        return jitted.lower(*shapes).compile()
+
+
+def evaluate(
+    task: Task,
+    compiled_eval: Callable,
+    params: Any,
+    batches: Iterator[dict[str, jax.Array]],
+    on_batch: Callable[[int], None] = lambda count: None,
+) -> dict[str, float | int]:
+    """Runs over all evaluation batches and returns the task's metrics; sums are kept in float64 on the host."""
+    totals: dict[str, float] = collections.defaultdict(float)
+    for count, batch in enumerate(batches):
+        for name, value in jax.device_get(compiled_eval(params, batch)).items():
+            totals[name] += float(value)
+        on_batch(count + 1)
+    return task.eval_results(totals)
+
+
+def train(
+    state: Any,
+    compiled_step: Callable,
+    batches: Iterator[dict[str, jax.Array]],
+    *,
+    start_step: int,
+    num_train_steps: int,
+    batch_size: int,
+    tokens_per_example: int,
+    log: Callable[[int, dict[str, float]], None],
+    save: Callable[[int, Any], None],
+    evaluate: Callable[[int, Any], None],
+    stop_requested: Callable[[int], bool],
+    log_every_steps: int,
+    save_checkpoints_steps: int,
+    eval_every_steps: int,
+    last_saved_step: Callable[[], int | None] = lambda: None,
+    clock: Callable[[], float] = time.monotonic,
+) -> tuple[Any, int]:
+    """Trains from `start_step` to `num_train_steps`, or to where a stop is requested.
+
+    Metrics of a step are those before its update; they are read a few steps later so that the device never waits for
+    the host. A state is saved only after the losses that led to it were seen to be finite.
+
+    Returns:
+        The state and its step; the state is saved.
+
+    Raises:
+        TrainingError: the loss or the gradient is not finite.
+    """
+    in_flight: collections.deque[tuple[int, Any]] = collections.deque()
+    window = _Window(clock, start_step)
+    saved = last_saved_step()
+
+    def finish_oldest():
+        step, metrics = in_flight.popleft()
+        metrics = {name: float(value) for name, value in jax.device_get(metrics).items()}
+        if not (math.isfinite(metrics["loss"]) and math.isfinite(metrics["gradient_norm"])):
+            safe = last_saved_step()
+            where = f"the last good checkpoint is step {safe}" if safe is not None else "no checkpoint was saved yet"
+            raise TrainingError(
+                f"the loss is {metrics['loss']} and the gradient norm {metrics['gradient_norm']} at step {step}; {where}"
+            )
+        if step % log_every_steps == 0 or step in (start_step + 1, num_train_steps):
+            log(step, metrics | window.rates(step, batch_size, tokens_per_example))
+
+    def drain():
+        while in_flight:
+            finish_oldest()
+
+    def save_now(step):
+        nonlocal saved
+        drain()
+        if saved != step:
+            with window.paused():
+                save(step, state)
+            saved = step
+
+    step = start_step
+    while step < num_train_steps and not stop_requested(step):
+        fetch_started = clock()
+        batch = next(batches)
+        if not in_flight or in_flight[-1][1]["loss"].is_ready():
+            # Only then did the device have nothing to do while the input was being made.
+            window.input_wait += clock() - fetch_started
+        state, metrics = compiled_step(state, batch)
+        step += 1
+        in_flight.append((step, metrics))
+        if len(in_flight) > STEPS_IN_FLIGHT:
+            finish_oldest()
+        if save_checkpoints_steps and step % save_checkpoints_steps == 0:
+            save_now(step)
+        if eval_every_steps and step % eval_every_steps == 0 and step < num_train_steps:
+            drain()
+            with window.paused():
+                evaluate(step, state)
+    if step > start_step or saved is None:
+        save_now(step)
+    return state, step
+
+
+class _Window:
+    """Rates since the last logged step, without the time spent on saving and evaluating."""
+
+    def __init__(self, clock: Callable[[], float], step: int):
+        self._clock, self._step, self._start = clock, step, clock()
+        self.input_wait = 0.0
+
+    def paused(self):
+        return _Pause(self)
+
+    def rates(self, step: int, batch_size: int, tokens_per_example: int) -> dict[str, float]:
+        now = self._clock()
+        steps, seconds = step - self._step, max(now - self._start, 1e-9)
+        rates = {
+            "examples_per_second": steps * batch_size / seconds,
+            "tokens_per_second": steps * batch_size * tokens_per_example / seconds,
+            "seconds_per_step": seconds / max(steps, 1),
+            "input_wait_fraction": min(self.input_wait / seconds, 1.0),
+        }
+        self._step, self._start, self.input_wait = step, now, 0.0
+        return rates
+
+    def shift(self, seconds: float) -> None:
+        self._start += seconds
+
+
+class _Pause:
+    def __init__(self, window: _Window):
+        self._window = window
+
+    def __enter__(self):
+        self._entered = self._window._clock()
+
+    def __exit__(self, *exception):
+        self._window.shift(self._window._clock() - self._entered)
+
+
+def to_host(tree: Any) -> Any:
+    """Copies a tree of (possibly sharded) arrays to NumPy."""
+    return jax.tree.map(np.asarray, jax.device_get(tree))
