@@ -177,10 +177,9 @@ def local_folder(path: str | os.PathLike, flag: str = "path") -> str:
         files = sorted(entry for entry in source.iterdir() if not entry.is_dir())
         listing = [(entry.name, *size_and_mtime(entry, flag)) for entry in files]
         key = hashlib.sha256(repr((os.fspath(source), listing)).encode()).hexdigest()[:16]
-        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "bert_jax")
-        copy = cache / f"{source.name}-{key}"
+        copy = cache_folder() / f"{source.name}-{key}"
         if not copy.is_dir():
-            partial = cache / f"{copy.name}.{os.getpid()}.tmp"
+            partial = cache_folder() / f"{copy.name}.{os.getpid()}.tmp"
             partial.mkdir(parents=True)
             try:
                 for entry in files:
@@ -191,6 +190,30 @@ def local_folder(path: str | os.PathLike, flag: str = "path") -> str:
             finally:
                 shutil.rmtree(partial, ignore_errors=True)
         return os.fspath(copy)
+
+
+def cache_folder() -> Path:
+    """Where local copies of remote files are kept: below $XDG_CACHE_HOME or ~/.cache."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "bert_jax")
+
+
+def move_folder(source: str | os.PathLike, target: str | os.PathLike, last: str) -> None:
+    """Gives the complete local folder `source` (files only) the name `target`, which must be new or an empty folder.
+
+    A remote target is filled file by file, the one named `last` at the end: with it the folder counts as complete.
+
+    Raises:
+      UserError: when `target` cannot be written.
+    """
+    target = reach(target, "writing")
+    with user_errors(target, "writing"):
+        if not is_remote(target):
+            os.rename(source, target)
+            return
+        for name in sorted(os.listdir(source), key=lambda name: (name == last, name)):
+            with open(os.path.join(source, name), "rb") as local, (target / name).open("wb") as remote:
+                shutil.copyfileobj(local, remote, 1 << 24)
+        shutil.rmtree(source)
 
 
 @contextlib.contextmanager

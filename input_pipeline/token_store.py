@@ -1,0 +1,397 @@
+"""A token store: a prepared corpus as a folder of plain `.npy` files, read through memory maps.
+
+Format version 1. `metadata.json` says what the store was made of; next to it lie the tokenizer's own files. Each shard
+has
+
+    tokens-00000.npy            uint16 (uint32 for vocabularies above 65,536) [tokens]
+    sentence_offsets-00000.npy  int64 [sentences + 1], into the tokens of this shard
+    document_offsets-00000.npy  int64 [documents + 1], into the sentences of this shard
+    document_hashes-00000.npy   uint64 [documents], BLAKE2b (8 bytes, little-endian) of the bytes of a document's tokens
+
+No sentence and no document is empty. A shard ends at the first end of a document at or after `SHARD_TOKENS` tokens, so
+documents never straddle shards and the files depend on the text alone.
+"""
+
+import contextlib
+import functools
+import hashlib
+import json
+import os
+import re
+import shutil
+import socket
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from input_pipeline import files
+from input_pipeline.errors import UserError
+
+FORMAT_VERSION = 1
+SHARD_TOKENS = 2**27
+METADATA = "metadata.json"
+
+
+class TokenStoreWriter:
+    """Writes a token store as a stream: memory does not grow with the corpus, and a store appears only when complete.
+
+    The files are written into a hidden folder next to `folder`, which gets its final name in `close`; for a remote
+    `folder` they are written to the local cache and uploaded then. As a context manager it removes what it has written
+    when the block raises.
+
+    Arguments:
+      folder: the store to be; must not exist yet, or be empty.
+      tokenizer: the tokenizer that made the ids; saved with the store.
+      sources: one dictionary a source with at least "path"; kept in the metadata.
+      shard_tokens: tokens after which a shard ends with the current document.
+      settings: how the text was read (JSON values); kept in the metadata.
+
+    Raises:
+      UserError: when `folder` holds something or cannot be written.
+    """
+
+    def __init__(
+        self,
+        folder: str | os.PathLike,
+        tokenizer,
+        sources: list[dict[str, Any]],
+        shard_tokens: int = SHARD_TOKENS,
+        settings: dict[str, Any] | None = None,
+    ):
+        self.folder = files.reach(folder, "--output_dir")
+        with files.user_errors(self.folder, "--output_dir"):
+            if self.folder.exists() and any(self.folder.iterdir()):
+                raise UserError(f"--output_dir: {self.folder} is not empty; a token store is never written over files")
+        self.tokenizer = tokenizer
+        self.sources = sources
+        self.settings = settings or {}
+        self.shard_tokens = shard_tokens
+        self.dtype = np.dtype("<u2" if tokenizer.vocab_size <= 2**16 else "<u4")
+        self.unknown_tokens = 0
+        self.finished_shards: list[dict[str, Any]] = []
+        self._partial = _partial_folder(self.folder)
+        self._shard = _Shard(self._partial, 0, self.dtype)
+        self._start_document()
+
+    def add(self, sentences, continues: bool = False) -> None:
+        """Appends a document, or a part of one.
+
+        Arguments:
+          sentences: the token ids of each sentence (sequences of int), or a pair (ids [tokens] as an array, lengths
+            [sentences]); sentences without tokens are dropped, and a document of none.
+          continues: the document goes on in the next call.
+        """
+        if isinstance(sentences, tuple):
+            tokens, lengths = sentences
+        else:
+            lengths = [len(sentence) for sentence in sentences]
+            tokens = np.fromiter((token for sentence in sentences for token in sentence), self.dtype, sum(lengths))
+        self.add_block(np.asarray(tokens), np.asarray(lengths, np.int64), np.array([len(lengths)]), continues)
+
+    def add_block(
+        self,
+        tokens: np.ndarray,
+        sentence_lengths: np.ndarray,
+        document_lengths: np.ndarray,
+        continues: bool = False,
+    ) -> None:
+        """Appends several documents at once; the first one goes on with an open document.
+
+        Arguments:
+          tokens: ids of all sentences, int [tokens].
+          sentence_lengths: tokens of each sentence, int [sentences].
+          document_lengths: sentences of each document, int [documents].
+          continues: the last document goes on in the next call.
+        """
+        tokens = np.ascontiguousarray(tokens, self.dtype)
+        self.unknown_tokens += int(np.count_nonzero(tokens == self.tokenizer.unk_id))
+        kept = sentence_lengths > 0
+        owner = np.repeat(np.arange(len(document_lengths)), document_lengths)[kept]
+        document_lengths = np.bincount(owner, minlength=len(document_lengths))
+        ends = np.concatenate([[0], np.cumsum(sentence_lengths[kept])])
+        sentence = written = 0
+        for document, length in enumerate(document_lengths.tolist()):
+            self._document_hash.update(tokens[ends[sentence] : ends[sentence + length]])
+            sentence += length
+            self._document_sentences += length
+            if continues and document == len(document_lengths) - 1:
+                break
+            if not self._document_sentences:
+                continue
+            self._end_document()
+            if self._shard.num_tokens + ends[sentence] - ends[written] >= self.shard_tokens:
+                self._write(tokens, ends[written : sentence + 1])
+                written = sentence
+                self._next_shard()
+        self._write(tokens, ends[written:])
+
+    def close(self, **counts: int) -> "TokenStore":
+        """Completes the store and opens it.
+
+        Arguments:
+          counts: further counts for the metadata, such as files=3.
+
+        Raises:
+          UserError: when no document has a token, or the final name cannot be taken.
+        """
+        if self._document_sentences:
+            self._end_document()
+            self._write(np.empty(0, self.dtype), np.zeros(1, np.int64))
+        self._next_shard(last=True)
+        if not self.finished_shards:
+            self.discard()
+            raise UserError(f"no usable documents in {_some(source['path'] for source in self.sources)}")
+        totals = {name: sum(s[name] for s in self.finished_shards) for name in ("documents", "sentences", "tokens")}
+        self.tokenizer.save(os.fspath(self._partial))
+        metadata = {
+            "format_version": FORMAT_VERSION,
+            "tokenizer_fingerprint": self.tokenizer.fingerprint,
+            "tokenizer_kind": self.tokenizer.kind,
+            "do_lower_case": self.tokenizer.do_lower_case,
+            "vocab_size": self.tokenizer.vocab_size,
+            "dtype": self.dtype.name,
+            "sources": self.sources,
+            "settings": self.settings,
+            "counts": {**totals, "unknown_tokens": self.unknown_tokens, **counts},
+            "shards": self.finished_shards,
+        }
+        files.write_json_atomic(self._partial / METADATA, metadata)
+        files.move_folder(self._partial, self.folder, last=METADATA)
+        return TokenStore.open(self.folder)
+
+    def discard(self) -> None:
+        """Removes everything that was written."""
+        self._shard.close()
+        shutil.rmtree(self._partial, ignore_errors=True)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, exception_type, *_):
+        if exception_type is not None:
+            self.discard()
+
+    def _start_document(self) -> None:
+        self._document_hash = hashlib.blake2b(digest_size=8)
+        self._document_sentences = 0
+
+    def _end_document(self) -> None:
+        self._shard.document_lengths.append(self._document_sentences)
+        self._shard.document_hashes.append(int.from_bytes(self._document_hash.digest(), "little"))
+        self._start_document()
+
+    def _write(self, tokens: np.ndarray, ends: np.ndarray) -> None:
+        with files.user_errors(self._partial, "writing"):
+            self._shard.write(tokens[ends[0] : ends[-1]], ends[1:] - ends[0])
+
+    def _next_shard(self, last: bool = False) -> None:
+        facts = self._shard.close()
+        if facts["documents"]:
+            self.finished_shards.append(facts)
+        elif last:
+            self._shard.remove()
+        if not last:
+            self._shard = _Shard(self._partial, len(self.finished_shards), self.dtype)
+
+
+class TokenStore:
+    """A token store on disk. Make one with `TokenStore.open`.
+
+    Attributes:
+      folder: where its files lie on this machine.
+      metadata: the content of metadata.json.
+      tokens, sentence_offsets, document_offsets, document_hashes: one memory map a shard, see the module's text.
+      token_files: (path, items of the file's header, tokens) of each shard's tokens, for readers that map the whole
+        file: the header is `items` many items of the array's type.
+    """
+
+    def __init__(self, folder: str, metadata: dict[str, Any]):
+        self.folder = folder
+        self.metadata = metadata
+        self.tokens, self.sentence_offsets, self.document_offsets, self.document_hashes = (
+            [self._map(name, shard) for shard in range(len(metadata["shards"]))]
+            for name in ("tokens", "sentence_offsets", "document_offsets", "document_hashes")
+        )
+        self._check_lengths()
+        self.token_files = [(m.filename, m.offset // m.itemsize, len(m)) for m in self.tokens]
+
+    @classmethod
+    def open(cls, path: str | os.PathLike, flag: str = "--input_file") -> "TokenStore":
+        """The store at `path`; a remote one is copied once into the local cache.
+
+        Raises:
+          UserError: when there is no complete store of this format version, or its files do not fit its metadata.
+        """
+        if not is_token_store(path, flag):
+            raise UserError(f"{flag}: {path} is not a token store (it has no {METADATA}); --mode=prepare makes one")
+        folder = files.local_folder(path, flag)
+        try:
+            metadata = json.loads(files.read_text(Path(folder, METADATA), flag))
+            version = metadata["format_version"]
+        except (ValueError, KeyError, TypeError):
+            raise UserError(f"{flag}: {path}/{METADATA} is not the metadata of a token store") from None
+        if version != FORMAT_VERSION:
+            raise UserError(f"{flag}: {path} has format version {version}, this program reads {FORMAT_VERSION}")
+        return cls(folder, metadata)
+
+    @property
+    def num_documents(self) -> int:
+        return self.metadata["counts"]["documents"]
+
+    @property
+    def num_sentences(self) -> int:
+        return self.metadata["counts"]["sentences"]
+
+    @property
+    def num_tokens(self) -> int:
+        return self.metadata["counts"]["tokens"]
+
+    @functools.cached_property
+    def tokenizer(self):
+        """The tokenizer that the store was made with."""
+        from input_pipeline.tokenization import load_tokenizer
+
+        return load_tokenizer(self.folder)
+
+    @functools.cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 (hex) that identifies the data: equal for stores of the same text wherever the text lay."""
+        known = ("format_version", "tokenizer_fingerprint", "dtype", "shards")
+        return hashlib.sha256(json.dumps([self.metadata[name] for name in known]).encode()).hexdigest()
+
+    def _map(self, name: str, shard: int) -> np.memmap:
+        path = os.path.join(self.folder, f"{name}-{shard:05d}.npy")
+        try:
+            return np.load(path, mmap_mode="r")
+        except (OSError, ValueError) as error:
+            raise UserError(f"token store {self.folder} is damaged: {os.path.basename(path)}: {error}") from None
+
+    def _check_lengths(self) -> None:
+        for index, facts in enumerate(self.metadata["shards"]):
+            for name, wanted in (
+                ("tokens", facts["tokens"]),
+                ("sentence_offsets", facts["sentences"] + 1),
+                ("document_offsets", facts["documents"] + 1),
+                ("document_hashes", facts["documents"]),
+            ):
+                found = len(getattr(self, name)[index])
+                if found != wanted:
+                    raise UserError(
+                        f"token store {self.folder} is damaged: {name}-{index:05d}.npy has {found} entries, "
+                        f"{METADATA} says {wanted}"
+                    )
+
+
+def is_token_store(path: str | os.PathLike, flag: str = "--input_file") -> bool:
+    """Whether `path` is a folder with a store's metadata."""
+    path = files.reach(path, flag)
+    with files.user_errors(path, flag):
+        return (path / METADATA).exists()
+
+
+class _NpyFile:
+    """A one-dimensional `.npy` file that grows: its header is written again, with the final length, in `close`."""
+
+    def __init__(self, path: Path, dtype: np.dtype):
+        self.path = path
+        self.dtype = np.dtype(dtype)
+        self.length = 0
+        self._file = open(path, "wb")  # noqa: SIM115 (open for as long as the shard grows)
+        self._write_header()
+
+    def append(self, values: np.ndarray) -> None:
+        self._file.write(np.ascontiguousarray(values, self.dtype).data)
+        self.length += len(values)
+
+    def close(self) -> None:
+        if not self._file.closed:
+            self._file.seek(0)
+            self._write_header()
+            self._file.close()
+
+    def _write_header(self) -> None:
+        # numpy pads the header for lengths of up to 21 digits: it takes 128 bytes before and after.
+        header = {"descr": self.dtype.str, "fortran_order": False, "shape": (self.length,)}
+        np.lib.format.write_array_header_1_0(self._file, header)
+
+
+class _Shard:
+    """The four files of a shard while they are written."""
+
+    def __init__(self, folder: Path, index: int, dtype: np.dtype):
+        self.tokens = _NpyFile(folder / f"tokens-{index:05d}.npy", dtype)
+        self.sentence_offsets = _NpyFile(folder / f"sentence_offsets-{index:05d}.npy", "<i8")
+        self.document_offsets = _NpyFile(folder / f"document_offsets-{index:05d}.npy", "<i8")
+        self.hashes = _NpyFile(folder / f"document_hashes-{index:05d}.npy", "<u8")
+        self._files = (self.tokens, self.sentence_offsets, self.document_offsets, self.hashes)
+        self.document_lengths: list[int] = []  # documents that ended since the last write, in sentences
+        self.document_hashes: list[int] = []
+        self._document_end = 0
+        self.sentence_offsets.append(np.zeros(1))
+        self.document_offsets.append(np.zeros(1))
+
+    @property
+    def num_tokens(self) -> int:
+        return self.tokens.length
+
+    def write(self, tokens: np.ndarray, sentence_ends: np.ndarray) -> None:
+        """Appends whole sentences, with `sentence_ends` counted from the first of `tokens`, and the ended documents."""
+        self.sentence_offsets.append(sentence_ends + self.tokens.length)
+        self.tokens.append(tokens)
+        ends = self._document_end + np.cumsum(self.document_lengths, dtype=np.int64)
+        self.document_offsets.append(ends)
+        self.hashes.append(np.array(self.document_hashes, np.uint64))
+        self._document_end = int(ends[-1]) if len(ends) else self._document_end
+        self.document_lengths, self.document_hashes = [], []
+
+    def close(self) -> dict[str, Any]:
+        """The shard's facts for the metadata; the digest covers all but the tokens, which the hashes stand for."""
+        digest = hashlib.sha256()
+        for file in self._files:
+            file.close()
+            if file is not self.tokens and file.path.exists():
+                with open(file.path, "rb") as stream:
+                    digest.update(hashlib.file_digest(stream, "sha256").digest())
+        return {
+            "documents": self.hashes.length,
+            "sentences": self.sentence_offsets.length - 1,
+            "tokens": self.tokens.length,
+            "digest": digest.hexdigest(),
+        }
+
+    def remove(self) -> None:
+        for file in self._files:
+            file.path.unlink()
+
+
+def _partial_folder(folder) -> Path:
+    """A new hidden folder to write in; what killed processes of this machine left for the same store is removed."""
+    parent = files.cache_folder() if files.is_remote(folder) else Path(folder.parent)
+    machine = re.sub(r"[^A-Za-z0-9]", "_", socket.gethostname())
+    with files.user_errors(folder, "--output_dir"):
+        parent.mkdir(parents=True, exist_ok=True)
+        prefix = f".{folder.name}.{machine}-"
+        for old in parent.iterdir():
+            if old.name.startswith(prefix) and old.name.endswith(".tmp"):
+                pid = old.name[len(prefix) : -len(".tmp")]
+                if pid.isdigit() and not _is_alive(int(pid)):
+                    shutil.rmtree(old, ignore_errors=True)
+        partial = parent / f"{prefix}{os.getpid()}.tmp"
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir()
+    return partial
+
+
+def _is_alive(pid: int) -> bool:
+    with contextlib.suppress(PermissionError):
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return False
+    return True
+
+
+def _some(names, limit: int = 5) -> str:
+    names = list(names)
+    return ", ".join(names[:limit]) + (f" and {len(names) - limit} more" if len(names) > limit else "")
