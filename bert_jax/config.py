@@ -182,6 +182,50 @@ class BertConfig:
         return json.dumps(values, indent=2, sort_keys=True) + "\n"
 
 
+def config_from_flags(
+    flags: Any,
+    default_size: str,
+    vocab_size: int | None = None,
+    vocab_source: str = "the vocabulary",
+    message: Callable[[str], None] = logging.info,
+) -> BertConfig:
+    """The configuration that --bert_config_file or --model asks for, with the flags of single settings on top.
+
+    Args:
+        flags: has the attributes model, bert_config_file, hidden_act, hidden_dropout_prob,
+            attention_probs_dropout_prob and attention; None stands for "not given".
+        default_size: one of SIZES, for when neither file nor size is given.
+        vocab_size: number of entries of the vocabulary in use: that of a named size, while a file's own vocab_size
+            may be larger.
+        vocab_source: where that vocabulary is from, for errors.
+        message: takes lines for the log.
+
+    Raises:
+        UserError: both a file and a size, a bad value, or a vocabulary larger than the file's vocab_size.
+    """
+    if flags.bert_config_file and flags.model:
+        raise UserError(f"--bert_config_file and --model={flags.model} exclude each other: give one of them")
+    if flags.bert_config_file:
+        config = BertConfig.from_file(flags.bert_config_file, message=message)
+        if vocab_size and vocab_size > config.vocab_size:
+            raise UserError(
+                f"{vocab_source} has {vocab_size} entries, more than the vocab_size {config.vocab_size} "
+                f"of {flags.bert_config_file}"
+            )
+        if vocab_size and vocab_size < config.vocab_size:
+            message(
+                f"{vocab_source} has {vocab_size} entries, vocab_size is {config.vocab_size}: the rest stays unused"
+            )
+    else:
+        config = BertConfig.named(flags.model or default_size, **({"vocab_size": vocab_size} if vocab_size else {}))
+    names = ("hidden_act", "hidden_dropout_prob", "attention_probs_dropout_prob", "attention")
+    given = {name: getattr(flags, name) for name in names if getattr(flags, name) is not None}
+    try:
+        return dataclasses.replace(config, **given)
+    except UserError as error:
+        raise UserError(f"--{error}") from None
+
+
 def activation(name: str) -> Callable:
     """The elementwise function of a hidden_act name, from array to array of the same shape and dtype.
 

@@ -1,11 +1,12 @@
 """Configuration files of both worlds, named sizes, activations."""
 
 import json
+import types
 
 import jax
 import pytest
 
-from bert_jax.config import ACTIVATIONS, SIZES, BertConfig, activation
+from bert_jax.config import ACTIVATIONS, SIZES, BertConfig, activation, config_from_flags
 from input_pipeline.errors import UserError
 
 GOOGLE = {
@@ -109,6 +110,36 @@ def test_named_sizes():
 def test_vocabulary_is_padded_to_a_multiple_of_128():
     sizes = {1: 128, 128: 128, 129: 256, 30522: 30592}
     assert {size: BertConfig(vocab_size=size).padded_vocab_size for size in sizes} == sizes
+
+
+def flags(**given):
+    names = ("model", "bert_config_file", "hidden_act", "hidden_dropout_prob", "attention_probs_dropout_prob")
+    return types.SimpleNamespace(**dict.fromkeys((*names, "attention")) | given)
+
+
+def test_flags_choose_a_size_and_change_single_settings():
+    assert config_from_flags(flags(), "mini") == BertConfig.named("mini")
+    chosen = config_from_flags(flags(model="tiny", hidden_act="relu", hidden_dropout_prob=0.0), "mini", vocab_size=99)
+    assert chosen == BertConfig.named("tiny", vocab_size=99, hidden_act="relu", hidden_dropout_prob=0.0)
+    with pytest.raises(UserError, match=r"^--hidden_act must be one of .*, not 'mish'"):
+        config_from_flags(flags(hidden_act="mish"), "mini")
+
+
+def test_flags_name_a_file(tmp_path):
+    file = tmp_path / "bert_config.json"
+    file.write_text(json.dumps(GOOGLE))
+    given = flags(bert_config_file=str(file), attention="left_to_right")
+    config = config_from_flags(given, "mini", vocab_size=130)
+    assert (config.vocab_size, config.attention) == (130, "left_to_right")
+    messages = []
+    assert config_from_flags(given, "mini", 100, "vocab.txt", messages.append).vocab_size == 130
+    assert messages[-1] == "vocab.txt has 100 entries, vocab_size is 130: the rest stays unused"
+    with pytest.raises(UserError, match=r"^vocab\.txt has 131 entries, more than the vocab_size 130 of .*bert_config"):
+        config_from_flags(given, "mini", 131, "vocab.txt")
+    with pytest.raises(UserError, match=r"--bert_config_file and --model=tiny exclude each other"):
+        config_from_flags(flags(bert_config_file=str(file), model="tiny"), "mini")
+    with pytest.raises(UserError, match=r"^--bert_config_file: no such file or folder: .*absent\.json"):
+        config_from_flags(flags(bert_config_file=str(tmp_path / "absent.json")), "mini")
 
 
 # erf and tanh forms of GELU differ in the third digit at -3.
