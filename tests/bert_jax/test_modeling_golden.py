@@ -13,6 +13,7 @@ from safetensors.numpy import save_file
 from bert_jax.config import BertConfig
 from bert_jax.convert.huggingface import load_huggingface, merge_into
 from bert_jax.modeling import Bert, BertForPreTraining, initialize
+from bert_jax.pretraining import PretrainingTask
 
 
 @pytest.fixture(autouse=True)
@@ -78,6 +79,15 @@ def test_random_weights(random_tiny, golden, scan_layers):
     assert_near(output.next_sentence_logits, golden["nsp_logits"], 1e-4)
     assert output.masked_lm_logits.shape[-1] == 128
     assert jnp.all(output.masked_lm_logits[..., 97:] < -1e8)
+
+
+def test_losses(random_tiny, golden):
+    config, params = random_tiny
+    task = PretrainingTask(BertForPreTraining(config))
+    batch = golden | {"example_weights": np.ones(len(golden["input_ids"]), np.float32)}
+    _, metrics = jax.jit(lambda: task.loss(params, batch, task.normalizers(batch), None))()
+    assert_near(metrics["masked_lm_loss"], golden["mlm_loss"], 1e-5)
+    assert_near(metrics["next_sentence_loss"], golden["nsp_loss"], 1e-5)
 
 
 @pytest.mark.parametrize("hidden_act", ["gelu_new", "relu", "tanh"])
