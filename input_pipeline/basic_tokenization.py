@@ -7,6 +7,8 @@ and around ideographs; every other rule looks at one such raw word alone, so tha
 import re
 import unicodedata
 
+LONE_SURROGATE = re.compile("[\ud800-\udfff]")  # has no place in UTF-8, but JSON can bring it
+
 # The blocks that the reference calls Chinese: unified ideographs with their extensions A to E and the compatibility
 # ideographs, but neither kana nor Hangul.
 _IDEOGRAPH = re.compile(

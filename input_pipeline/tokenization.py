@@ -13,7 +13,7 @@ from itertools import chain
 import numpy as np
 
 from input_pipeline import files
-from input_pipeline.basic_tokenization import split_raw_word, split_raw_words
+from input_pipeline.basic_tokenization import LONE_SURROGATE, split_raw_word, split_raw_words
 from input_pipeline.errors import UserError
 from input_pipeline.vocabulary import (
     SENTENCEPIECE_FILE,
@@ -180,7 +180,7 @@ class SentencePieceTokenizer(Tokenizer):
 
         self._model = model
         try:
-            self._processor = sentencepiece.SentencePieceProcessor(model_proto=model, num_threads=1)
+            self._processor = sentencepiece.SentencePieceProcessor(model_proto=model or b"empty", num_threads=1)
         except (RuntimeError, OSError):
             raise UserError("the file holds no SentencePiece model") from None
         self.vocab_size = self._processor.get_piece_size()
@@ -205,10 +205,7 @@ class SentencePieceTokenizer(Tokenizer):
     def encode(self, text: str) -> list[int]:
         if self.do_lower_case:
             text = text.lower()
-        try:
-            return self._processor.encode(text)
-        except UnicodeEncodeError:  # lone surrogates
-            return self._processor.encode(text.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
+        return self._processor.encode(LONE_SURROGATE.sub("\ufffd", text))
 
     def convert_ids_to_tokens(self, ids: Iterable[int]) -> list[str]:
         return list(map(self._processor.id_to_piece, ids))

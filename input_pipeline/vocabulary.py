@@ -1,7 +1,7 @@
 """Vocabulary files, and the training of new vocabularies from text.
 
-The merges of a WordPiece vocabulary are found by the sentencepiece library's byte-pair-encoding trainer, from counted words
-that were split as the tokenizer will split them. (Google never published the trainer of BERT's own vocabularies.)
+The merges of a WordPiece vocabulary are found by the sentencepiece library's byte-pair-encoding trainer, from counted
+words that were split as the tokenizer will split them. (Google never published the trainer of BERT's own vocabularies.)
 """
 
 import io
@@ -12,7 +12,13 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from input_pipeline import files
-from input_pipeline.basic_tokenization import is_ideograph, is_punctuation, split_raw_word, split_raw_words
+from input_pipeline.basic_tokenization import (
+    LONE_SURROGATE,
+    is_ideograph,
+    is_punctuation,
+    split_raw_word,
+    split_raw_words,
+)
 from input_pipeline.errors import UserError
 
 WORDPIECE_FILE = "vocab.txt"
@@ -25,7 +31,6 @@ _SENTENCEPIECE_SENTENCES = 1_000_000  # a uniform sample of this many bounds the
 _LONGEST_WORD = 200
 _LONGEST_SENTENCE = 2000
 _PRIVATE_USE = range(0xF0000, 0x10FFFE)
-_SURROGATE = re.compile("[\ud800-\udfff]")
 _NO_TEXT = "--vocab_size: the input has no words to train a vocabulary on"
 
 _logger = logging.getLogger(__name__)
@@ -39,8 +44,8 @@ def read_vocabulary(path: str) -> list[str]:
 def parse_vocabulary(content: bytes, name: str) -> list[str]:
     """The pieces in `content`, one a line: the id of a piece is its line number, counted from 0.
 
-    Lines end in "\\n" or "\\r\\n" and nowhere else: a piece may itself be U+2028 or another separator, or empty. White space
-    around a piece is not part of it (as in the reference). Of equal pieces the last one counts, which is logged.
+    Lines end in "\\n" or "\\r\\n" and nowhere else: a piece may itself be U+2028 or another separator, or empty. White
+    space around a piece is not part of it (as in the reference). Of equal pieces the last one counts, which is logged.
 
     Args:
       content: UTF-8, with or without a byte order mark.
@@ -61,16 +66,13 @@ def parse_vocabulary(content: bytes, name: str) -> list[str]:
     repeated = [piece for piece, count in Counter(vocabulary).items() if count > 1 and piece]
     if repeated:
         _logger.warning(
-            "%s: %d pieces stand on more than one line (the last one counts), such as %r",
-            name,
-            len(repeated),
-            repeated[0],
+            "%s: %d pieces stand on several lines (the last one counts), such as %r", name, len(repeated), repeated[0]
         )
     return vocabulary
 
 
 def save_vocabulary(folder: str, kind: str, content: bytes, do_lower_case: bool | None) -> str:
-    """Writes a vocabulary of `kind` ("wordpiece" or "sentencepiece") and its settings; returns the vocabulary's path."""
+    """Writes a vocabulary of `kind` ("wordpiece", "sentencepiece") with its settings; returns the vocabulary's path."""
     path = files.as_path(folder) / (WORDPIECE_FILE if kind == "wordpiece" else SENTENCEPIECE_FILE)
     files.write_json_atomic(path.parent / SETTINGS_FILE, {"kind": kind, "do_lower_case": do_lower_case})
     files.write_bytes_atomic(path, content)
@@ -113,7 +115,7 @@ def _count_words(texts: Iterable[str], do_lower_case: bool) -> Counter[str]:
     words: Counter[str] = Counter()
     for raw_word, count in raw_words.items():
         for word in split_raw_word(raw_word, do_lower_case):
-            if len(word) <= _LONGEST_WORD and not _SURROGATE.search(word):
+            if len(word) <= _LONGEST_WORD and not LONE_SURROGATE.search(word):
                 words[word] += count
     return words
 
@@ -153,11 +155,12 @@ def _character_forms(words: Counter[str]) -> tuple[list[str], int]:
             characters[character] += count
     forms: list[str] = []
     needed = covered = 0
+    goal = CHARACTER_COVERAGE * characters.total()
     for character, count in sorted(characters.items(), key=lambda item: (-item[1], item[0])):
         forms.append(character)
         if not (is_punctuation(character) or is_ideograph(character)):  # these are words and continue none
             forms.append(f"##{character}")
-        if covered < CHARACTER_COVERAGE * characters.total():
+        if covered < goal:
             needed = len(forms)
         covered += count
     return forms, needed
@@ -166,8 +169,8 @@ def _character_forms(words: Counter[str]) -> tuple[list[str], int]:
 def _byte_pair_merges(words: Counter[str], forms: list[str], most: int) -> list[str]:
     """Up to `most` pieces of several characters, in the order of merging.
 
-    To the trainer each form is a private-use character of its own: so "t" at the start of a word and "##t" are two symbols
-    from the beginning, and no character has a meaning of the trainer's.
+    To the trainer each form is a private-use character of its own: so "t" at the start of a word and "##t" are two
+    symbols from the beginning, and no character has a meaning of the trainer's.
     """
     symbols = {form: chr(code) for form, code in zip(forms, _PRIVATE_USE)}
     rows = []
@@ -202,7 +205,7 @@ def _byte_pair_merges(words: Counter[str], forms: list[str], most: int) -> list[
 
 def _train_sentencepiece(texts: Iterable[str], vocab_size: int, do_lower_case: bool) -> bytes:
     sentences = (
-        text[start : start + _LONGEST_SENTENCE].encode("utf-8", "ignore")  # lone surrogates have no encoding
+        LONE_SURROGATE.sub("", text[start : start + _LONGEST_SENTENCE])
         for text in texts
         for start in range(0, len(text), _LONGEST_SENTENCE)
     )
@@ -233,20 +236,34 @@ def _train_sentencepiece(texts: Iterable[str], vocab_size: int, do_lower_case: b
         raise UserError(f"--vocab_size={vocab_size} is too {problem}") from None
 
 
-def _sentencepiece_train(sentences: Iterator[str | bytes], **options) -> bytes:
+def _sentencepiece_train(sentences: Iterator[str], **options) -> bytes:
     import sentencepiece  # not needed, so not loaded, to read a vocab.txt
 
+    failures = []
+
+    def watched_sentences() -> Iterator[str]:
+        try:
+            yield from sentences
+        except BaseException as error:  # the library would pass on no more than its text
+            failures.append(error)
+            raise
+
     model = io.BytesIO()
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=sentences,
-        model_writer=model,
-        max_sentence_length=4 * _LONGEST_SENTENCE,
-        bos_id=-1,
-        eos_id=-1,
-        num_threads=4,  # the order of floating-point sums depends on it
-        minloglevel=2,
-        **options,
-    )
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=watched_sentences(),
+            model_writer=model,
+            max_sentence_length=4 * _LONGEST_SENTENCE,
+            bos_id=-1,
+            eos_id=-1,
+            num_threads=4,  # the order of floating-point sums depends on it
+            minloglevel=2,
+            **options,
+        )
+    except RuntimeError:
+        if failures:
+            raise failures[0] from None
+        raise
     return model.getvalue()
 
 

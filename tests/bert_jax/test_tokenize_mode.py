@@ -1,0 +1,99 @@
+"""--mode=tokenize: one JSON line a text, from files and standard input."""
+
+import io
+import json
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from bert_jax.modes import tokenize
+from input_pipeline.errors import UserError
+
+
+@pytest.fixture
+def run(data, capsys):
+    def run_mode(**given):
+        flags = {"vocab_file": str(data / "made_up_vocab.txt"), "do_lower_case": None, "input_file": None}
+        tokenize.run(SimpleNamespace(**{**flags, "output_file": None, **given}))
+        return [json.loads(line) for line in capsys.readouterr().out.split("\n")[:-1]]
+
+    return run_mode
+
+
+def standard_input(monkeypatch, content):
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(content)))
+
+
+def test_a_text_a_line_with_empty_ones(run, tmp_path):
+    path = tmp_path / "texts.txt"
+    path.write_bytes("\ufeffThe cat!\r\n\nunaffable x\u2028y\u0085\n \nlast".encode())
+    results = run(input_file=[str(path)])
+    assert [result["text"] for result in results] == ["The cat!", "", "unaffable x\u2028y\u0085", " ", "last"]
+    assert results[0] == {"text": "The cat!", "tokens": ["the", "cat", "!"], "ids": [13, 14, 22]}
+    assert results[1] == {"text": "", "tokens": [], "ids": []}
+    assert results[2]["tokens"] == ["un", "##aff", "##able", "x", "y"]
+
+
+def test_json_lines_and_several_files_in_the_order_given(run, tmp_path):
+    (tmp_path / "a.txt").write_text("cat\n")
+    (tmp_path / "b.jsonl").write_text('{"text": "a\\nb", "id": 1}\n\n{"text": ""}\n{"text": "\\ud800"}\n')
+    results = run(input_file=[str(tmp_path / "b.jsonl"), str(tmp_path / "a.txt")])
+    assert [result["text"] for result in results] == ["a\nb", "", "\ud800", "cat"]
+    assert results[2]["tokens"] == ["[UNK]"]
+    assert run(input_file=str(tmp_path / "a.txt"))[0]["tokens"] == ["cat"]
+
+
+def test_standard_input_and_casing(run, monkeypatch):
+    standard_input(monkeypatch, b"The cat\n\xff\n")
+    assert [result["tokens"] for result in run(do_lower_case=False)] == [["The", "cat"], []]
+
+
+def test_output_is_ascii(run, monkeypatch, data, capsys):
+    standard_input(monkeypatch, "北\n".encode())
+    flags = SimpleNamespace(
+        vocab_file=str(data / "made_up_vocab.txt"), do_lower_case=None, input_file=None, output_file=None
+    )
+    tokenize.run(flags)
+    assert capsys.readouterr().out.startswith('{"text": "\\u5317", "tokens": ["\\u5317"], "ids": [')
+
+
+def test_output_file(run, monkeypatch, tmp_path):
+    standard_input(monkeypatch, b"cat\n\n")
+    assert run(output_file=str(tmp_path / "new" / "tokens.jsonl")) == []
+    lines = (tmp_path / "new" / "tokens.jsonl").read_text().split("\n")
+    assert [json.loads(line)["tokens"] for line in lines[:-1]] == [["cat"], []]
+
+
+@pytest.mark.parametrize("line", ["{", "[1]", '"text"', "{}", '{"text": 1}', "null"])
+def test_lines_without_a_text_are_named(run, tmp_path, line):
+    path = tmp_path / "bad.jsonl"
+    path.write_text('{"text": "cat"}\n' + line + "\n")
+    with pytest.raises(UserError, match=rf'--input_file: {path}, line 2: a JSON object with a "text" string'):
+        run(input_file=[str(path)])
+
+
+def test_missing_files_are_named(run):
+    with pytest.raises(UserError, match=r"--input_file: no such file or folder: none\.txt"):
+        run(input_file=["none.txt"])
+    with pytest.raises(UserError, match="--mode=tokenize needs --vocab_file"):
+        run(vocab_file=None)
+
+
+def test_quick_start_and_a_reader_that_stops_early(data, tmp_path):
+    (tmp_path / "long.txt").write_text("the cat sat\n" * 20000)
+    script = f"""
+import sys
+from types import SimpleNamespace
+from bert_jax.modes import tokenize
+tokenize.run(SimpleNamespace(vocab_file={str(data / "made_up_vocab.txt")!r}, do_lower_case=None, output_file=None,
+                             input_file=[{str(tmp_path / "long.txt")!r}]))
+sys.exit(3 if {{"jax", "tensorflow"}} & set(sys.modules) else 0)
+"""
+    process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert json.loads(process.stdout.readline())["tokens"] == ["the", "cat", "sat"]
+    process.stdout.close()
+    assert process.stderr.read() == b""
+    process.stderr.close()
+    assert process.wait() == 0
