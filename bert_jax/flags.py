@@ -54,7 +54,9 @@ def define(values: flags.FlagValues) -> None:
         "Split lines into sentences; auto: not for text files, which have a sentence a line.",
     )
     integer("num_workers", 0, "Processes that prepare text; 0 is one for each core.", 0)
-    string("runner", None, "prepare: Apache Beam runner (DirectRunner, DataflowRunner, ...) instead of local processes.")
+    string(
+        "runner", None, "prepare: Apache Beam runner (DirectRunner, DataflowRunner, ...) instead of local processes."
+    )
     comma_list("beam_options", [], "prepare: options passed to the Beam runner, such as --project=NAME.")
 
     # Vocabulary.
@@ -66,11 +68,15 @@ def define(values: flags.FlagValues) -> None:
     # Model.
     enum("model", None, ["tiny", "mini", "small", "medium", "base", "large"], "Named size of the model.")
     string("bert_config_file", None, "bert_config.json (Google's or Hugging Face's keys) instead of --model.")
-    string("init_checkpoint", None, "Hugging Face folder or safetensors file, or a run folder, to take parameters from.")
+    string(
+        "init_checkpoint", None, "Hugging Face folder or safetensors file, or a run folder, to take parameters from."
+    )
     string("hidden_act", None, "Activation: gelu (erf form), gelu_new or gelu_tanh (tanh form), relu, ...")
     number("hidden_dropout_prob", None, "Dropout of embeddings and sub-layers; default of the model 0.1.", 0.0, 1.0)
     number("attention_probs_dropout_prob", None, "Dropout of attention; default of the model 0.1.", 0.0, 1.0)
-    enum("attention", None, ["bidirectional", "left_to_right"], "left_to_right is the LTR model of the paper's ablation.")
+    enum(
+        "attention", None, ["bidirectional", "left_to_right"], "left_to_right is the LTR model of the paper's ablation."
+    )
 
     # Sentence pairs and masks.
     integer("max_seq_length", None, "Tokens in a sequence, [CLS] and [SEP] included; default 128.", 1)
@@ -80,7 +86,9 @@ def define(values: flags.FlagValues) -> None:
     boolean("whole_word_masking", False, "Predict all pieces of a word or none.")
     number("short_seq_prob", 0.1, "Share of documents that aim at a shorter, random length.", 0.0, 1.0)
     boolean("next_sentence_prediction", True, "False trains on single segments without the NSP loss.")
-    number("sampling_exponent", 1.0, "Several corpora: sampled by size to this power (0.7 for many languages).", 0.0, 1.0)
+    number(
+        "sampling_exponent", 1.0, "Several corpora: sampled by size to this power (0.7 for many languages).", 0.0, 1.0
+    )
     boolean("shuffle", True, "False reads the examples in file order.")
 
     # Training.
@@ -91,7 +99,9 @@ def define(values: flags.FlagValues) -> None:
     number("num_train_epochs", None, "Passes over the data, instead of --num_train_steps.", 0.0)
     integer("num_warmup_steps", None, "Updates of linear warm-up; default 10,000 but at most 10% of the steps.", 0)
     number("warmup_proportion", None, "Warm-up as a share of the steps, instead of --num_warmup_steps.", 0.0, 1.0)
-    enum("optimizer", "bert_adam", ["bert_adam", "adamw", "lamb"], "bert_adam is Google's Adam without bias correction.")
+    enum(
+        "optimizer", "bert_adam", ["bert_adam", "adamw", "lamb"], "bert_adam is Google's Adam without bias correction."
+    )
     number("weight_decay", 0.01, "Decoupled decay of kernels and embeddings.", 0.0)
     number("clip_norm", 1.0, "Largest global norm of the gradient; 0 does not clip.", 0.0)
     integer("gradient_accumulation_steps", 1, "Parts in which a batch is computed one after the other.", 1)

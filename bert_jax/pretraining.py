@@ -12,8 +12,6 @@ from bert_jax.modeling import BertForPreTraining
 # The reference divides by the number of masked positions plus this, so a batch without any has loss 0 and not NaN.
 EPSILON = 1e-5
 
-BATCH_FIELDS = ("input_ids", "input_mask", "segment_ids", "masked_lm_positions", "masked_lm_ids")
-
 
 def batch_shapes(batch_size: int, length: int, predictions: int) -> dict[str, jax.ShapeDtypeStruct]:
     """The arrays of one batch, by name."""
@@ -49,10 +47,14 @@ def cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:
 
 @dataclasses.dataclass(frozen=True)
 class PretrainingTask:
-    """Masked LM, and next-sentence prediction unless switched off."""
+    """Masked LM, and next-sentence prediction unless switched off.
+
+    With `unigram` (see unigram_losses) evaluation also reports the loss of predicting by frequency.
+    """
 
     module: BertForPreTraining
     next_sentence_prediction: bool = True
+    unigram: np.ndarray | None = None
 
     def _sums(self, params, batch, dropout_key=None) -> dict[str, jax.Array]:
         """Sums over a batch: losses (nats) and right predictions; an example of weight 0 adds exactly 0."""
@@ -99,7 +101,10 @@ class PretrainingTask:
     def eval_sums(self, params, batch) -> dict[str, jax.Array]:
         """Sums without dropout, with the counts that they are to be divided by."""
         sums = self._sums(params, batch)
-        sums["masked_positions"] = jnp.sum(batch["masked_lm_weights"] * batch["example_weights"][:, None])
+        weights = batch["masked_lm_weights"] * batch["example_weights"][:, None]
+        sums["masked_positions"] = jnp.sum(weights)
+        if self.unigram is not None:
+            sums["unigram_loss"] = jnp.sum(jnp.asarray(self.unigram)[batch["masked_lm_ids"]] * weights)
         sums["examples"] = jnp.sum(batch["example_weights"])
         return sums
 
@@ -111,21 +116,21 @@ class PretrainingTask:
             "masked_lm_accuracy": sums["masked_lm_accuracy"] / positions,
             "perplexity": math.exp(min(sums["masked_lm_loss"] / positions, 700.0)),
         }
+        if self.unigram is not None:
+            results["unigram_loss"] = sums["unigram_loss"] / positions
         if self.next_sentence_prediction:
             results["next_sentence_loss"] = sums["next_sentence_loss"] / examples
             results["next_sentence_accuracy"] = sums["next_sentence_accuracy"] / examples
         return results | {"masked_positions": round(sums["masked_positions"]), "examples": round(sums["examples"])}
 
 
-class UnigramModel:
-    """Predicts every masked word by its frequency in the training text (add-one smoothed): the plateau to leave."""
+def unigram_losses(counts: np.ndarray) -> np.ndarray:
+    """Loss (nats, f32 [vocab_size]) of predicting each word by its frequency in the training text, add-one smoothed.
 
-    def __init__(self, counts: np.ndarray):
-        """counts: int64 [vocab_size]."""
-        counts = counts.astype(np.float64) + 1.0
-        self._losses = -np.log(counts / counts.sum())
+    This is the plateau that BERT first learns and has to leave.
 
-    def loss_sum(self, batch: dict[str, np.ndarray]) -> float:
-        """Sum of its losses (nats) over the masked positions of a batch."""
-        weights = batch["masked_lm_weights"] * batch["example_weights"][:, None]
-        return float(np.sum(self._losses[batch["masked_lm_ids"]] * weights))
+    Args:
+        counts: int64 [vocab_size].
+    """
+    shares = (counts + 1.0) / (counts + 1.0).sum()
+    return -np.log(shares).astype(np.float32)

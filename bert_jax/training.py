@@ -198,7 +198,7 @@ def train(
             safe = last_saved_step()
             where = f"the last good checkpoint is step {safe}" if safe is not None else "no checkpoint was saved yet"
             raise TrainingError(
-                f"the loss is {metrics['loss']} and the gradient norm {metrics['gradient_norm']} at step {step}; {where}"
+                f"loss {metrics['loss']}, gradient norm {metrics['gradient_norm']} at step {step}: not finite; {where}"
             )
         if step % log_every_steps == 0 or step in (start_step + 1, num_train_steps):
             log(step, metrics | window.rates(step, batch_size, tokens_per_example))

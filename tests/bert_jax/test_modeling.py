@@ -1,0 +1,149 @@
+"""Shapes, sizes, padding of the vocabulary, scanned layers and recomputation."""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bert_jax import modeling
+from bert_jax.config import BertConfig
+
+CONFIG = BertConfig.named("tiny", vocab_size=300, max_position_embeddings=32)
+
+
+def fresh(config=CONFIG, **options):
+    module = modeling.BertForPreTraining(config, **options)
+    return module, nn.unbox(modeling.initialize(module, jax.random.key(0)))
+
+
+def batch(config=CONFIG, rows=4, length=16):
+    key = jax.random.key(1)
+    ids = jax.random.randint(key, (rows, length), 0, config.vocab_size)
+    mask = (jnp.arange(length) < jnp.array([16, 9, 3, 12])[:rows, None]).astype(jnp.int32)
+    segments = (jnp.arange(length) > 5).astype(jnp.int32) * jnp.ones((rows, 1), jnp.int32)
+    return ids, mask, segments, jnp.array([[1, 2, 0]] * rows)
+
+
+def size(tree):
+    return sum(x.size for x in jax.tree.leaves(tree))
+
+
+@pytest.mark.parametrize(("name", "millions", "encoder"), [("base", 110.1, 109.5), ("large", 336.2, 335.1)])
+def test_published_sizes(name, millions, encoder):
+    config = BertConfig.named(name)
+    module = modeling.BertForPreTraining(config)
+    shapes = nn.unbox(jax.eval_shape(lambda key: modeling.initialize(module, key), jax.random.key(0)))
+    padding = (config.padded_vocab_size - config.vocab_size) * (config.hidden_size + 1)
+    bert_padding = (config.padded_vocab_size - config.vocab_size) * config.hidden_size
+    assert round((size(shapes) - padding) / 1e6, 1) == millions
+    assert round((size(shapes["bert"]) - bert_padding) / 1e6, 1) == encoder
+
+
+def test_initial_values():
+    _, params = fresh()
+    table = np.asarray(params["bert"]["embeddings"]["word_embeddings"]["embedding"])
+    assert table.shape == (384, 128)
+    assert not table[300:].any()
+    kernel = np.asarray(params["bert"]["encoder"]["layer_1"]["feed_forward"]["intermediate"]["kernel"])
+    assert np.abs(kernel).max() <= 0.04
+    assert abs(kernel.std() - 0.02 * 0.8796) < 2e-4  # a normal cut at two standard deviations
+    for path, leaf in jax.tree_util.tree_leaves_with_path(params):
+        name = path[-1].key
+        assert name in ("kernel", "embedding", "bias", "scale")
+        if name in ("bias", "scale"):
+            np.testing.assert_array_equal(leaf, float(name == "scale"))
+
+
+def test_padded_vocabulary_changes_nothing():
+    module, params = fresh()
+    logits = module.apply({"params": params}, *batch()).masked_lm_logits
+    assert logits.shape == (4, 3, 384)
+    assert (np.asarray(logits[..., 300:]) < -1e8).all()
+    total = jax.nn.logsumexp(logits, -1)
+    np.testing.assert_allclose(total, jax.nn.logsumexp(logits[..., :300], -1), rtol=2e-7)
+    loud = jax.tree.map(lambda x: x, params)
+    loud["cls"]["predictions"]["output_bias"]["bias"] = jnp.zeros(384).at[300:].set(1e6)
+    assert int(module.apply({"params": loud}, *batch()).masked_lm_logits.argmax(-1).max()) < 300
+
+    def loss(params):
+        return jax.nn.logsumexp(module.apply({"params": params}, *batch()).masked_lm_logits, -1).sum()
+
+    gradient = jax.grad(loss)(params)["bert"]["embeddings"]["word_embeddings"]["embedding"]
+    assert not np.asarray(gradient[300:]).any()
+
+
+def test_padding_tokens_do_not_reach_real_ones():
+    module, params = fresh()
+    ids, mask, segments, positions = batch()
+    other = jnp.where(mask == 1, ids, 7)
+    a = module.apply({"params": params}, ids, mask, segments, positions)
+    b = module.apply({"params": params}, other, mask, segments, positions)
+    np.testing.assert_array_equal(a.masked_lm_logits, b.masked_lm_logits)
+    np.testing.assert_array_equal(a.next_sentence_logits, b.next_sentence_logits)
+
+
+def stacked(params):
+    encoder = params["bert"]["encoder"]
+    layers = [encoder[f"layer_{i}"] for i in range(len(encoder))]
+    return params | {"bert": params["bert"] | {"encoder": {"layers": jax.tree.map(lambda *x: jnp.stack(x), *layers)}}}
+
+
+def test_scanned_layers_compute_the_same():
+    module, params = fresh()
+    scanned, scanned_params = fresh(scan_layers=True)
+    same = stacked(params)
+    assert jax.tree.map(jnp.shape, same) == jax.tree.map(jnp.shape, scanned_params)
+    a = module.apply({"params": params}, *batch())
+    b = scanned.apply({"params": same}, *batch())
+    np.testing.assert_allclose(a.masked_lm_logits, b.masked_lm_logits, atol=1e-5)
+
+
+def test_scanned_layers_start_differently():
+    _, params = fresh(scan_layers=True)
+    kernel = params["bert"]["encoder"]["layers"]["feed_forward"]["output"]["kernel"]
+    assert not np.allclose(kernel[0], kernel[1])
+
+
+@pytest.mark.parametrize("scan_layers", [False, True])
+@pytest.mark.parametrize("remat", ["dots", "full"])
+def test_recomputation_changes_no_gradient(scan_layers, remat):
+    def gradient(remat):
+        module, params = fresh(scan_layers=scan_layers, remat=remat)
+        rngs = {"dropout": jax.random.key(5)}
+
+        def loss(params):
+            return module.apply({"params": params}, *batch(), rngs=rngs).next_sentence_logits.sum()
+
+        return jax.jit(jax.grad(loss))(params)
+
+    for a, b in zip(jax.tree.leaves(gradient("none")), jax.tree.leaves(gradient(remat))):
+        np.testing.assert_allclose(a, b, atol=1e-5)
+
+
+def test_dropout_is_on_exactly_with_a_key():
+    module, params = fresh()
+    apply = lambda **options: module.apply({"params": params}, *batch(), **options).masked_lm_logits
+    np.testing.assert_array_equal(apply(), apply())
+    one = apply(rngs={"dropout": jax.random.key(1)})
+    np.testing.assert_array_equal(one, apply(rngs={"dropout": jax.random.key(1)}))
+    assert not np.allclose(one, apply(rngs={"dropout": jax.random.key(2)}))
+    assert not np.allclose(one, apply())
+
+
+def test_bf16_stays_close_with_f32_logits():
+    module, params = fresh()
+    half, _ = fresh(dtype=jnp.bfloat16)
+    a = module.apply({"params": params}, *batch())
+    b = half.apply({"params": params}, *batch())
+    assert b.masked_lm_logits.dtype == b.next_sentence_logits.dtype == jnp.float32
+    np.testing.assert_allclose(a.masked_lm_logits[..., :300], b.masked_lm_logits[..., :300], atol=0.03)
+
+
+def test_layer_norm_keeps_its_digits_far_from_zero():
+    module = modeling.LayerNorm(CONFIG, jnp.float32)
+    x = jax.random.normal(jax.random.key(0), (3, 128)) + 1000.0
+    params = module.init(jax.random.key(0), x)
+    exact = np.asarray(x, np.float64)
+    exact = (exact - exact.mean(-1, keepdims=True)) / exact.std(-1, keepdims=True)
+    np.testing.assert_allclose(module.apply(nn.unbox(params), x), exact, atol=2e-4)

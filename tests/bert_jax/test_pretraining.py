@@ -1,0 +1,95 @@
+"""The losses at their edges, and the unigram model they are compared with."""
+
+import dataclasses
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bert_jax import modeling, pretraining
+from bert_jax.config import BertConfig
+
+CONFIG = BertConfig.named(
+    "tiny", vocab_size=50, hidden_size=16, num_attention_heads=2, intermediate_size=32, max_position_embeddings=8
+)
+MODULE = modeling.BertForPreTraining(CONFIG)
+TASK = pretraining.PretrainingTask(MODULE)
+
+
+@pytest.fixture(scope="module")
+def params():
+    return nn.unbox(modeling.initialize(MODULE, jax.random.key(0)))
+
+
+def batch(rows=4, masked=(2, 1, 2, 0)):
+    rng = np.random.default_rng(0)
+    return {
+        "input_ids": rng.integers(5, 50, (rows, 8)).astype(np.int32),
+        "input_mask": np.ones((rows, 8), np.int32),
+        "segment_ids": np.zeros((rows, 8), np.int32),
+        "masked_lm_positions": np.tile(np.array([1, 4], np.int32), (rows, 1)),
+        "masked_lm_ids": rng.integers(5, 50, (rows, 2)).astype(np.int32),
+        "masked_lm_weights": np.array([[m > 0, m > 1] for m in masked], np.float32),
+        "next_sentence_labels": np.array([0, 1, 1, 0], np.int32)[:rows],
+        "example_weights": np.ones(rows, np.float32),
+    }
+
+
+def loss(params, rows, normalizers=None):
+    normalizers = TASK.normalizers(rows) if normalizers is None else normalizers
+    return TASK.loss(params, rows, normalizers, jax.random.key(0))
+
+
+def test_shapes_are_those_of_the_batch():
+    for name, shape in pretraining.batch_shapes(4, 8, 2).items():
+        assert (shape.shape, shape.dtype) == (batch()[name].shape, batch()[name].dtype)
+
+
+def test_cross_entropy_of_equal_logits():
+    np.testing.assert_allclose(pretraining.cross_entropy(jnp.zeros((2, 4)), jnp.array([0, 3])), np.log(4.0), rtol=1e-6)
+
+
+def test_nothing_masked_is_loss_zero_and_finite_gradients(params):
+    rows = batch(masked=(0, 0, 0, 0))
+    (_, metrics), gradients = jax.value_and_grad(loss, has_aux=True)(params, rows)
+    assert float(metrics["masked_lm_loss"]) == 0.0
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(gradients))
+
+
+def test_parts_of_a_batch_add_up_however_the_masks_are_spread(params):
+    rows = batch()
+    normalizers = TASK.normalizers(rows)
+    config = dataclasses.replace(CONFIG, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    still = pretraining.PretrainingTask(modeling.BertForPreTraining(config))
+    _, whole = still.loss(params, rows, normalizers, jax.random.key(0))
+    parts = [
+        still.loss(params, {k: v[i : i + 2] for k, v in rows.items()}, normalizers, jax.random.key(0))[1]
+        for i in (0, 2)
+    ]
+    for name in whole:
+        np.testing.assert_allclose(parts[0][name] + parts[1][name], whole[name], rtol=1e-6)
+
+
+def test_a_padding_example_adds_nothing(params):
+    rows = batch()
+    padded = {name: np.concatenate([value, np.zeros_like(value[:2])]) for name, value in rows.items()}
+    a, b = TASK.eval_sums(params, rows), TASK.eval_sums(params, padded)
+    for name in a:
+        np.testing.assert_allclose(a[name], b[name], rtol=1e-6)
+    assert TASK.eval_results({k: float(v) for k, v in b.items()})["examples"] == 4
+
+
+def test_next_sentence_prediction_can_be_switched_off(params):
+    task = pretraining.PretrainingTask(MODULE, next_sentence_prediction=False)
+    value, metrics = task.loss(params, batch(), task.normalizers(batch()), jax.random.key(0))
+    assert float(value) == float(metrics["masked_lm_loss"])
+    assert not [name for name in metrics if name.startswith("next_sentence")]
+    results = task.eval_results({name: float(x) for name, x in task.eval_sums(params, batch()).items()})
+    assert not [name for name in results if name.startswith("next_sentence")]
+
+
+def test_unigram_loss_is_that_of_the_frequencies():
+    losses = pretraining.unigram_losses(np.array([3, 0, 1]))
+    np.testing.assert_allclose(losses, -np.log(np.array([4, 1, 2]) / 7), rtol=1e-6)
