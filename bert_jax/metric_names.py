@@ -1,0 +1,85 @@
+"""The names under which a run reports its numbers, and how each is shown to people.
+
+Files carry these names and unrounded values; titles and rounding are for the terminal and the report only.
+"""
+
+import dataclasses
+import types
+from collections.abc import Mapping
+
+
+@dataclasses.dataclass(frozen=True)
+class Metric:
+    """How one number is shown.
+
+    Attributes:
+        title: what people call it.
+        kind: "loss" (nats), "share" (in [0, 1], shown in percent), "rate", "seconds", "count" or "number".
+        smooth: whether it is noisy from step to step, so that a curve of it is easier to read when smoothed.
+    """
+
+    title: str
+    kind: str = "number"
+    smooth: bool = True
+
+
+# In the order in which they are shown. Training metrics are those of the batch, before the update of the step.
+METRICS: Mapping[str, Metric] = types.MappingProxyType(
+    {
+        "masked_lm_loss": Metric("masked-LM loss", "loss"),
+        "loss": Metric("loss", "loss"),
+        "masked_lm_accuracy": Metric("masked-LM accuracy", "share"),
+        "perplexity": Metric("perplexity"),
+        "unigram_loss": Metric("unigram loss", "loss"),  # predicting by frequency in the training text
+        "next_sentence_loss": Metric("next-sentence loss", "loss"),
+        "next_sentence_accuracy": Metric("next-sentence accuracy", "share"),
+        "accuracy": Metric("accuracy", "share"),
+        "learning_rate": Metric("learning rate", smooth=False),
+        "gradient_norm": Metric("gradient norm"),  # before clipping
+        "examples_per_second": Metric("examples/s", "rate"),
+        "tokens_per_second": Metric("tokens/s", "rate"),
+        "seconds_per_step": Metric("seconds a step", "seconds"),
+        "input_wait_fraction": Metric("time waiting for input", "share"),
+        "examples": Metric("examples", "count"),
+        "masked_positions": Metric("masked positions", "count"),
+    }
+)
+
+
+def metric(name: str) -> Metric:
+    """The entry of METRICS, or for a task's own metric one made from its name."""
+    return METRICS.get(name) or Metric(name.replace("_", " "))
+
+
+def is_number(value: object) -> bool:
+    """Whether `value` can be a point of a curve."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def format_value(name: str, value: object) -> str:
+    """`value` of the metric `name` as people read it, such as "14.1%", "5.9312" or "1,204"."""
+    if value is None:
+        return "not finite"
+    if not is_number(value):
+        return str(value)
+    kind = metric(name).kind
+    if kind == "share":
+        return f"{100 * value:.1f}%"
+    if kind == "loss":
+        return f"{value:.4f}"
+    if kind == "count":
+        return f"{value:,.0f}"
+    if kind == "rate":
+        return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+    return f"{value:,.0f}" if isinstance(value, int) else f"{value:.4g}"
+
+
+def format_seconds(seconds: float) -> str:
+    """A duration as "7 s", "3:05", "1:02:03" or "2 d 01:02:03"."""
+    seconds = max(round(seconds), 0)
+    minutes, hours, days = seconds // 60, seconds // 3600, seconds // 86400
+    if days:
+        return f"{days} d {hours % 24:02d}:{minutes % 60:02d}:{seconds % 60:02d}"
+    if hours:
+        return f"{hours}:{minutes % 60:02d}:{seconds % 60:02d}"
+    return f"{minutes}:{seconds % 60:02d}" if minutes else f"{seconds} s"

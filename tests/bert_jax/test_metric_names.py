@@ -1,0 +1,41 @@
+import pytest
+
+from bert_jax.metric_names import METRICS, format_seconds, format_value, is_number, metric
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "shown"),
+    [
+        ("loss", 6.21349, "6.2135"),
+        ("masked_lm_accuracy", 0.14149, "14.1%"),
+        ("learning_rate", 0.0000833333, "8.333e-05"),
+        ("examples_per_second", 1204.4, "1,204"),
+        ("examples_per_second", 3.456, "3.46"),
+        ("perplexity", 114.437, "114.4"),
+        ("masked_positions", 12345, "12,345"),
+        ("step", 100000, "100,000"),
+        ("matthews_correlation", 0.51234, "0.5123"),
+        ("loss", None, "not finite"),
+        ("task", "MRPC", "MRPC"),
+    ],
+)
+def test_values_are_shown_as_people_read_them(name, value, shown):
+    assert format_value(name, value) == shown
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [(6.6, "7 s"), (59.6, "1:00"), (185, "3:05"), (3723, "1:02:03"), (176523, "2 d 01:02:03"), (-1, "0 s")],
+)
+def test_durations(seconds, shown):
+    assert format_seconds(seconds) == shown
+
+
+def test_a_task_names_its_own_metrics():
+    assert metric("matthews_correlation").title == "matthews correlation"
+    assert metric("loss") is METRICS["loss"]
+
+
+def test_what_is_a_number():
+    assert is_number(1) and is_number(0.5)
+    assert not any(map(is_number, (True, None, "1", [1])))
