@@ -51,6 +51,13 @@ def metric(name: str) -> Metric:
     return METRICS.get(name) or Metric(name.replace("_", " "))
 
 
+def numbers_in_order(line: Mapping[str, object]) -> list[str]:
+    """The names of the numbers in `line`, in the order of METRICS; a task's own metrics come last."""
+    places = {name: place for place, name in enumerate(METRICS)}
+    names = (name for name, value in line.items() if is_number(value))
+    return sorted(names, key=lambda name: places.get(name, len(places)))
+
+
 def is_number(value: object) -> bool:
     """Whether `value` can be a point of a curve."""
     return isinstance(value, (int, float)) and not isinstance(value, bool)

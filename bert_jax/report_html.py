@@ -10,7 +10,7 @@ from string import Template
 from typing import Any
 
 from bert_jax.json_lines import read_lines
-from bert_jax.metric_names import METRICS, format_seconds, format_value, is_number, metric
+from bert_jax.metric_names import format_seconds, format_value, is_number, metric, numbers_in_order
 from bert_jax.report_chart import draw, evaluation_series, training_series
 from bert_jax.report_template import SCRIPT, STYLE
 from input_pipeline.files import as_path, user_errors, write_bytes_atomic
@@ -105,7 +105,7 @@ def _state(lines: list[dict], total: Any) -> str:
 def _tiles(lines: list[dict], results: Mapping[str, Any]) -> str:
     """The few numbers that are looked for first."""
     tiles = []
-    for name in _shown_first(results):
+    for name in numbers_in_order(results):
         if name in ("step", "loss", "unigram_loss", "examples", "masked_positions", "next_sentence_loss"):
             continue
         note = "last evaluation"
@@ -130,9 +130,8 @@ def _tiles(lines: list[dict], results: Mapping[str, Any]) -> str:
 
 def _charts(lines: list[dict], evaluations: list[dict], results: Mapping[str, Any]) -> str:
     """All curves, the most important one first and large."""
-    names = {name: None for line in (*lines[:1], *lines[-1:], *evaluations[-1:]) for name in _shown_first(line)}
     figures = []
-    for name in sorted(names, key=_place):
+    for name in numbers_in_order({**_either_end(evaluations), **_either_end(lines)}):
         if name in NOT_DRAWN or metric(name).kind == "count" or len(figures) == CHARTS:
             continue
         series = [*training_series(name, *_column(lines, name)), *evaluation_series(*_column(evaluations, name))]
@@ -231,8 +230,7 @@ def _training_seconds(lines: list[dict]) -> float:
 def _curves_in_numbers(lines: list[dict], evaluations: list[dict]) -> str:
     rows = []
     for source, table in (("training", lines), ("evaluation", evaluations)):
-        names = {name: None for line in (*table[:1], *table[-1:]) for name in _shown_first(line)}
-        for name in names:
+        for name in numbers_in_order(_either_end(table)):
             steps, values = _column(table, name)
             if name in ("step", "wall_time") or not values:
                 continue
@@ -251,14 +249,9 @@ def _curves_in_numbers(lines: list[dict], evaluations: list[dict]) -> str:
     return f'<section class="table wide">{table}</section>' if rows else ""
 
 
-def _place(name: str) -> int:
-    """Where a metric stands among the others: those of METRICS first."""
-    return list(METRICS).index(name) if name in METRICS else len(METRICS)
-
-
-def _shown_first(line: Mapping[str, Any]) -> list[str]:
-    """The names of a line's numbers in the order in which they are shown."""
-    return sorted((name for name, value in line.items() if is_number(value)), key=_place)
+def _either_end(lines: list[dict]) -> dict[str, Any]:
+    """The metrics that a run reports, from its ends: its last loss may not be finite, which is no number."""
+    return {**lines[-1], **lines[0]} if lines else {}
 
 
 def _column(lines: list[dict], name: str) -> tuple[list[int], list[float]]:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TextIO
 
 from bert_jax.json_lines import drop_after, encode, write_lines
-from bert_jax.metric_names import METRICS, format_value, is_number, metric
+from bert_jax.metric_names import format_value, is_number, metric, numbers_in_order
 from bert_jax.progress import make_display
 from input_pipeline.files import as_path, is_remote, user_errors, write_bytes_atomic, write_json_atomic
 
@@ -107,9 +107,7 @@ class RunReporter:
         write_json_atomic(self._folder / "eval_results.json", {"step": step, **metrics})
         self._events["eval"].write(step, metrics)
         self._metrics.flush()
-        order = {name: place for place, name in enumerate(METRICS)}
-        names = sorted((name for name in metrics if is_number(metrics[name])), key=lambda name: order.get(name, 99))
-        shown = [f"{metric(name).title} {format_value(name, metrics[name])}" for name in names]
+        shown = [f"{metric(name).title} {format_value(name, metrics[name])}" for name in numbers_in_order(metrics)]
         self._display.message(f"evaluation at step {step:,}: {', '.join(shown)}")
 
     def facts(self, **sections: Mapping[str, Any]) -> None:

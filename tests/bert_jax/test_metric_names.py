@@ -1,6 +1,6 @@
 import pytest
 
-from bert_jax.metric_names import METRICS, format_seconds, format_value, is_number, metric
+from bert_jax.metric_names import METRICS, format_seconds, format_value, is_number, metric, numbers_in_order
 
 
 @pytest.mark.parametrize(
@@ -34,6 +34,11 @@ def test_durations(seconds, shown):
 def test_a_task_names_its_own_metrics():
     assert metric("matthews_correlation").title == "matthews correlation"
     assert metric("loss") is METRICS["loss"]
+
+
+def test_numbers_come_in_the_order_in_which_they_are_shown():
+    line = {"own": 1.0, "examples": 3, "text": "x", "loss": 2.0, "unknown": None, "masked_lm_loss": 1.0}
+    assert numbers_in_order(line) == ["masked_lm_loss", "loss", "examples", "own"]
 
 
 def test_what_is_a_number():
