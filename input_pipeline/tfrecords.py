@@ -1,0 +1,197 @@
+"""Google's masked TFRecords (the output of create_pretraining_data.py), read once into memory-mapped arrays.
+
+A record is a tf.train.Example with the int64 lists input_ids, input_mask, segment_ids [max_seq_length],
+masked_lm_positions, masked_lm_ids [max_predictions_per_seq], next_sentence_labels [1] and the float list
+masked_lm_weights [max_predictions_per_seq]; unused places hold 0. Everything is checked while reading, before training
+starts.
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from input_pipeline import files
+from input_pipeline.errors import UserError
+from input_pipeline.npy_files import NpyWriter, partial_path
+
+_VERSION = 1
+_BATCH = 1024
+_FLAG = "--input_file"
+_GZIP_MAGIC = b"\x1f\x8b"
+
+# Type of each field in the cache.
+FIELDS = {
+    "input_ids": np.int32,
+    "input_mask": np.int8,
+    "segment_ids": np.int8,
+    "masked_lm_positions": np.int32,
+    "masked_lm_ids": np.int32,
+    "masked_lm_weights": np.float32,
+    "next_sentence_labels": np.int8,
+}
+
+
+@dataclass(frozen=True)
+class Records:
+    """Decoded records.
+
+    Attributes:
+      fields: the `.npy` file of each field, [num_examples, width].
+      num_examples: number of records.
+      fingerprint: SHA-256 (hex) of the content.
+    """
+
+    fields: dict[str, Path]
+    num_examples: int
+    fingerprint: str
+
+    def load(self, field: str) -> np.ndarray:
+        """The values of a field, memory-mapped, [num_examples, width]."""
+        return np.load(self.fields[field], mmap_mode="r")
+
+
+def read_tfrecords(
+    paths: list[str], *, max_seq_length: int, max_predictions_per_seq: int, vocab_size: int, cache_folder: Path
+) -> Records:
+    """Decodes record files, plain or gzip, into a folder below `cache_folder`, or finds what was decoded before.
+
+    Raises:
+      UserError: for a damaged or foreign file; for a record whose sizes are not the given ones, or that holds a value
+        out of range; when there is no record at all. File, record, field and both numbers are named.
+    """
+    limits = {"max_seq_length": max_seq_length, "max_predictions_per_seq": max_predictions_per_seq}
+    identity = [_VERSION, [[path, *files.size_and_mtime(path, _FLAG)] for path in paths], limits, vocab_size]
+    key = hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:16]
+    folder = Path(cache_folder) / f"tfrecords-{key}"
+    if not folder.is_dir():
+        _decode(paths, limits, vocab_size, folder)
+    facts = json.loads((folder / "metadata.json").read_text())
+    fields = {name: folder / f"{name}.npy" for name in FIELDS}
+    return Records(fields, facts["num_examples"], facts["fingerprint"])
+
+
+def write_tfrecords(path: str | os.PathLike, examples: Iterable[Mapping[str, np.ndarray]]) -> int:
+    """Writes examples as the reference does, compressed if the name ends in .gz; returns their number.
+
+    Arguments:
+      examples: one mapping an example with the keys of `FIELDS`; the label may be a scalar.
+    """
+    from input_pipeline.host_tensorflow import tf
+
+    options = tf.io.TFRecordOptions(compression_type="GZIP" if os.fspath(path).endswith(".gz") else "")
+    written = 0
+    with tf.io.TFRecordWriter(os.fspath(path), options) as writer:
+        for example in examples:
+            features = {}
+            for name, dtype in FIELDS.items():
+                values = np.ravel(example[name]).tolist()
+                if dtype == np.float32:
+                    features[name] = tf.train.Feature(float_list=tf.train.FloatList(value=values))
+                else:
+                    features[name] = tf.train.Feature(int64_list=tf.train.Int64List(value=values))
+            record = tf.train.Example(features=tf.train.Features(feature=features))
+            writer.write(record.SerializeToString())
+            written += 1
+    return written
+
+
+def _decode(paths, limits, vocab_size, folder) -> None:
+    widths = {
+        name: limits["max_predictions_per_seq" if name.startswith("masked_lm") else "max_seq_length"] for name in FIELDS
+    }
+    widths["next_sentence_labels"] = 1
+    partial = partial_path(folder)
+    digest = hashlib.sha256()
+    with files.user_errors(folder, "cache folder"), contextlib.ExitStack() as stack:
+        partial.mkdir(parents=True)
+        stack.callback(shutil.rmtree, partial, ignore_errors=True)
+        with contextlib.ExitStack() as writers:
+            outputs = {
+                name: writers.enter_context(NpyWriter(partial / f"{name}.npy", dtype, (widths[name],)))
+                for name, dtype in FIELDS.items()
+            }
+            for path in paths:
+                for first, batch in _batches(path, widths):
+                    _check(path, first, batch, vocab_size)
+                    for name, dtype in FIELDS.items():
+                        values = batch[name].astype(dtype)
+                        outputs[name].append(values)
+                        digest.update(values)
+        num_examples = outputs["input_ids"].length
+        if not num_examples:
+            raise UserError(f"{_FLAG}: there is no record in {', '.join(paths)}")
+        facts = {"num_examples": num_examples, "fingerprint": digest.hexdigest(), "files": paths, **limits}
+        files.write_json_atomic(partial / "metadata.json", facts)
+        with contextlib.suppress(OSError):  # another process was faster: its folder holds the same
+            os.rename(partial, folder)
+
+
+def _batches(path: str, widths: dict[str, int]) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
+    """Yields the number of a batch's first record, from 0, and its fields, [n, width]."""
+    from input_pipeline.host_tensorflow import tf
+
+    with files.open_binary(path, _FLAG) as file:
+        magic = file.read(2)
+    features = {
+        name: tf.io.RaggedFeature(tf.float32 if dtype == np.float32 else tf.int64) for name, dtype in FIELDS.items()
+    }
+    dataset = tf.data.TFRecordDataset(path, "GZIP" if magic == _GZIP_MAGIC else "", buffer_size=2**23)
+    dataset = dataset.batch(_BATCH).map(lambda records: tf.io.parse_example(records, features))
+    number = 0
+    try:
+        for parsed in dataset:
+            batch = {}
+            for name, width in widths.items():
+                lengths = parsed[name].row_lengths().numpy()
+                wrong = np.flatnonzero(lengths != width)
+                if wrong.size:
+                    _raise_width(path, number + wrong[0], name, lengths[wrong[0]], width)
+                batch[name] = parsed[name].flat_values.numpy().reshape(-1, width)
+            yield number, batch
+            number += len(lengths)
+    except tf.errors.OpError as error:
+        reason = error.message.partition("\n")[0].partition("{{")[0].strip()
+        if isinstance(error, tf.errors.DataLossError) and number == 0:
+            reason = f"damaged, or not a TFRecord file ({reason})"
+        elif isinstance(error, tf.errors.DataLossError):
+            reason = f"damaged behind record {number} ({reason})"
+        else:
+            reason = f"not a record of create_pretraining_data.py behind record {number} ({reason})"
+        raise UserError(f"{_FLAG}: {path}: {reason}") from None
+
+
+def _raise_width(path, record, name, found, width):
+    if not found:
+        raise UserError(f"{_FLAG}: {path}, record {record}: the field {name} is missing")
+    if name == "next_sentence_labels":
+        raise UserError(f"{_FLAG}: {path}, record {record}: {name} holds {found} values, one is needed")
+    flag = "--max_predictions_per_seq" if name.startswith("masked_lm") else "--max_seq_length"
+    raise UserError(f"{_FLAG}: {path}, record {record}: {name} holds {found} values, but {flag} is {width}")
+
+
+def _check(path, first, batch, vocab_size) -> None:
+    limits = {
+        "input_ids": vocab_size,
+        "masked_lm_ids": vocab_size,
+        "masked_lm_positions": batch["input_ids"].shape[1],
+        "input_mask": 2,
+        "segment_ids": 2,
+        "next_sentence_labels": 2,
+    }
+    for name, limit in limits.items():
+        wrong = np.argwhere((batch[name] < 0) | (batch[name] >= limit))
+        if wrong.size:
+            record, place = wrong[0]
+            bound = f"the vocabulary has {limit} entries" if limit == vocab_size else f"it must be below {limit}"
+            raise UserError(
+                f"{_FLAG}: {path}, record {first + record}: {name} holds {batch[name][record, place]}, but {bound}"
+            )
+    if not np.isfinite(batch["masked_lm_weights"]).all():
+        raise UserError(f"{_FLAG}: {path}: masked_lm_weights holds a number that is not finite")
