@@ -7,6 +7,7 @@ words that were split as the tokenizer will split them. (Google never published 
 import io
 import logging
 import os
+import random
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -26,8 +27,8 @@ SENTENCEPIECE_FILE = "sentencepiece.model"
 SETTINGS_FILE = "tokenizer_config.json"
 SPECIAL_TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 CHARACTER_COVERAGE = 0.9995  # a trained vocabulary knows the characters that make up this share of the text
-_MOST_COUNTED_WORDS = 1_000_000  # about 200 MB
-_SENTENCEPIECE_SENTENCES = 1_000_000  # a uniform sample of this many bounds the trainer's memory
+_MOST_COUNTED_WORDS = 1_000_000  # about 400 MB, before and after the cut at punctuation
+_MOST_SAMPLED_CHARACTERS = 30_000_000  # SentencePiece's trainer takes about 20 bytes for each
 _LONGEST_WORD = 200
 _LONGEST_SENTENCE = 2000
 _PRIVATE_USE = range(0xF0000, 0x10FFFE)
@@ -212,12 +213,11 @@ def _train_sentencepiece(texts: Iterable[str], vocab_size: int, do_lower_case: b
     pad, unknown, *controls = SPECIAL_TOKENS
     try:
         return _sentencepiece_train(
-            sentences,
+            _sample(sentences),
             model_type="unigram",
             vocab_size=vocab_size,
             character_coverage=CHARACTER_COVERAGE,
             normalization_rule_name="nmt_nfkc_cf" if do_lower_case else "nmt_nfkc",
-            input_sentence_size=_SENTENCEPIECE_SENTENCES,
             pad_id=0,
             pad_piece=pad,
             unk_id=1,
@@ -234,6 +234,23 @@ def _train_sentencepiece(texts: Iterable[str], vocab_size: int, do_lower_case: b
         else:
             raise
         raise UserError(f"--vocab_size={vocab_size} is too {problem}") from None
+
+
+def _sample(sentences: Iterable[str]) -> Iterator[str]:
+    """All sentences, or of a long text as large a share as fits into memory, drawn without regard to their place."""
+    draw = random.Random(0)
+    share, size = 1.0, 0
+    kept: list[tuple[float, str]] = []
+    for sentence in sentences:
+        number = draw.random()
+        if number < share:
+            kept.append((number, sentence))
+            size += len(sentence)
+        while size > _MOST_SAMPLED_CHARACTERS:
+            share /= 2
+            kept = [(number, sentence) for number, sentence in kept if number < share]
+            size = sum(len(sentence) for _, sentence in kept)
+    return (sentence for _, sentence in kept)
 
 
 def _sentencepiece_train(sentences: Iterator[str], **options) -> bytes:

@@ -167,6 +167,14 @@ def test_counted_words_stay_bounded_and_the_frequent_ones_stay(monkeypatch):
     assert words["often"] == 5000
 
 
+def test_long_texts_are_sampled_from_all_places(monkeypatch):
+    monkeypatch.setattr(vocabulary, "_MOST_SAMPLED_CHARACTERS", 10_000)
+    sample = list(vocabulary._sample(f"{i:05d}" for i in range(20_000)))
+    assert 4_000 < sum(map(len, sample)) <= 10_000
+    assert all(sum(i * 5000 <= int(text) < (i + 1) * 5000 for text in sample) > 100 for i in range(4))
+    assert list(vocabulary._sample(iter(["a", "b", "a"]))) == ["a", "b", "a"]
+
+
 def test_chinese_text_has_its_characters_before_merges(tmp_path):
     texts = ["".join(chr(0x4E00 + (i * j) % 300) for j in range(20)) + " kalo miren kalo" for i in range(1, 400)]
     pieces = read_vocabulary(train_vocabulary("wordpiece", texts, 330, True, tmp_path))
