@@ -18,6 +18,7 @@ from input_pipeline.errors import UserError
 from input_pipeline.vocabulary import (
     SENTENCEPIECE_FILE,
     SETTINGS_FILE,
+    SPECIAL_TOKENS,
     WORDPIECE_FILE,
     parse_vocabulary,
     save_vocabulary,
@@ -48,7 +49,7 @@ class Tokenizer:
     is_continuation: np.ndarray
 
     def __init__(self, special_ids: dict[str, int | None], do_lower_case: bool | None, content: bytes):
-        missing = [name for name in ("[PAD]", "[UNK]", "[CLS]", "[SEP]") if special_ids[name] is None]
+        missing = [name for name in SPECIAL_TOKENS if special_ids[name] is None and name != "[MASK]"]
         if missing:
             raise UserError(f"the vocabulary has no {' and no '.join(missing)}, which BERT needs")
         self.pad_id = special_ids["[PAD]"]
@@ -112,7 +113,7 @@ class WordPieceTokenizer(Tokenizer):
     def __init__(self, vocabulary: list[str], do_lower_case: bool = True):
         self._vocabulary = vocabulary
         self._ids = {piece: i for i, piece in enumerate(vocabulary)}
-        special_ids = {name: self._ids.get(name) for name in ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")}
+        special_ids = {name: self._ids.get(name) for name in SPECIAL_TOKENS}
         super().__init__(special_ids, bool(do_lower_case), self._content())
         self.vocab_size = len(vocabulary)
         self.is_continuation = np.array([piece.startswith("##") for piece in vocabulary])
@@ -180,8 +181,9 @@ class SentencePieceTokenizer(Tokenizer):
 
         self._model = model
         try:
-            self._processor = sentencepiece.SentencePieceProcessor(model_proto=model or b"empty", num_threads=1)
-        except (RuntimeError, OSError):
+            self._processor = sentencepiece.SentencePieceProcessor(num_threads=1)
+            self._processor.load_from_serialized_proto(model)
+        except RuntimeError:
             raise UserError("the file holds no SentencePiece model") from None
         self.vocab_size = self._processor.get_piece_size()
         names = [self._processor.id_to_piece(i) for i in range(self.vocab_size)]
