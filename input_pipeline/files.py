@@ -58,8 +58,7 @@ def reach(path: str | os.PathLike, flag: str) -> epath.Path:
     target = as_path(path)
     if is_remote(target) and os.fspath(target) not in _reached:
         with user_errors(target, flag):
-            import tensorflow  # noqa: F401  (its import takes seconds, which are not the network's)
-
+            _tensorflow()  # its import takes seconds, which are not the network's
             _within_patience(target.exists, f"{flag}: no answer from {target} within {PATIENCE_SECONDS:g} s; ")
         _reached.add(os.fspath(target))
     return target
@@ -228,7 +227,7 @@ def user_errors(path: str | os.PathLike, flag: str) -> Iterator[None]:
     except IsADirectoryError:
         raise UserError(f"{flag}: {path} is a folder, a file is needed") from None
     except NotADirectoryError:
-        raise UserError(f"{flag}: {path} lies below a file, not a folder") from None
+        raise UserError(f"{flag}: {path} is a file, or lies below one: a folder is needed") from None
     except OSError as error:
         raise UserError(f"{flag}: cannot access {path}: {error.strerror or _first_line(error)}") from None
     except Exception as error:
@@ -243,9 +242,13 @@ def _first_line(error: BaseException) -> str:
 
 
 def _open_remote(path: epath.Path) -> IO[bytes]:
-    import tensorflow
+    return _tensorflow().io.gfile.GFile(os.fspath(path), "rb")
 
-    return tensorflow.io.gfile.GFile(os.fspath(path), "rb")
+
+def _tensorflow():
+    from input_pipeline.host_tensorflow import tf
+
+    return tf
 
 
 def _within_patience(call: Callable[[], _T], complaint: str) -> _T:

@@ -27,10 +27,12 @@ import numpy as np
 
 from input_pipeline import files
 from input_pipeline.errors import UserError
+from input_pipeline.npy_files import NpyWriter
 
 FORMAT_VERSION = 1
 SHARD_TOKENS = 2**27
 METADATA = "metadata.json"
+ARRAYS = ("tokens", "sentence_offsets", "document_offsets", "document_hashes")
 
 
 class TokenStoreWriter:
@@ -59,17 +61,14 @@ class TokenStoreWriter:
         shard_tokens: int = SHARD_TOKENS,
         settings: dict[str, Any] | None = None,
     ):
-        self.folder = files.reach(folder, "--output_dir")
-        with files.user_errors(self.folder, "--output_dir"):
-            if self.folder.exists() and any(self.folder.iterdir()):
-                raise UserError(f"--output_dir: {self.folder} is not empty; a token store is never written over files")
+        self.folder = check_vacant(folder)
         self.tokenizer = tokenizer
         self.sources = sources
         self.settings = settings or {}
         self.shard_tokens = shard_tokens
         self.dtype = np.dtype("<u2" if tokenizer.vocab_size <= 2**16 else "<u4")
         self.unknown_tokens = 0
-        self.finished_shards: list[dict[str, Any]] = []
+        self._finished_shards: list[dict[str, Any]] = []
         self._partial = _partial_folder(self.folder)
         self._shard = _Shard(self._partial, 0, self.dtype)
         self._start_document()
@@ -123,7 +122,8 @@ class TokenStoreWriter:
             if self._shard.num_tokens + ends[sentence] - ends[written] >= self.shard_tokens:
                 self._write(tokens, ends[written : sentence + 1])
                 written = sentence
-                self._next_shard()
+                self._finish_shard()
+                self._shard = _Shard(self._partial, len(self._finished_shards), self.dtype)
         self._write(tokens, ends[written:])
 
     def close(self, **counts: int) -> "TokenStore":
@@ -138,11 +138,11 @@ class TokenStoreWriter:
         if self._document_sentences:
             self._end_document()
             self._write(np.empty(0, self.dtype), np.zeros(1, np.int64))
-        self._next_shard(last=True)
-        if not self.finished_shards:
+        self._finish_shard()
+        if not self._finished_shards:
             self.discard()
             raise UserError(f"no usable documents in {_some(source['path'] for source in self.sources)}")
-        totals = {name: sum(s[name] for s in self.finished_shards) for name in ("documents", "sentences", "tokens")}
+        totals = {name: sum(s[name] for s in self._finished_shards) for name in ("documents", "sentences", "tokens")}
         self.tokenizer.save(os.fspath(self._partial))
         metadata = {
             "format_version": FORMAT_VERSION,
@@ -154,7 +154,7 @@ class TokenStoreWriter:
             "sources": self.sources,
             "settings": self.settings,
             "counts": {**totals, "unknown_tokens": self.unknown_tokens, **counts},
-            "shards": self.finished_shards,
+            "shards": self._finished_shards,
         }
         files.write_json_atomic(self._partial / METADATA, metadata)
         files.move_folder(self._partial, self.folder, last=METADATA)
@@ -185,14 +185,13 @@ class TokenStoreWriter:
         with files.user_errors(self._partial, "writing"):
             self._shard.write(tokens[ends[0] : ends[-1]], ends[1:] - ends[0])
 
-    def _next_shard(self, last: bool = False) -> None:
-        facts = self._shard.close()
+    def _finish_shard(self) -> None:
+        self._shard.close()
+        facts = self._shard.facts()
         if facts["documents"]:
-            self.finished_shards.append(facts)
-        elif last:
+            self._finished_shards.append(facts)
+        else:
             self._shard.remove()
-        if not last:
-            self._shard = _Shard(self._partial, len(self.finished_shards), self.dtype)
 
 
 class TokenStore:
@@ -210,11 +209,10 @@ class TokenStore:
         self.folder = folder
         self.metadata = metadata
         self.tokens, self.sentence_offsets, self.document_offsets, self.document_hashes = (
-            [self._map(name, shard) for shard in range(len(metadata["shards"]))]
-            for name in ("tokens", "sentence_offsets", "document_offsets", "document_hashes")
+            [self._map(name, shard) for shard in range(len(metadata["shards"]))] for name in ARRAYS
         )
         self._check_lengths()
-        self.token_files = [(m.filename, m.offset // m.itemsize, len(m)) for m in self.tokens]
+        self.token_files = [(str(array.filename), array.offset // array.itemsize, len(array)) for array in self.tokens]
 
     @classmethod
     def open(cls, path: str | os.PathLike, flag: str = "--input_file") -> "TokenStore":
@@ -269,12 +267,8 @@ class TokenStore:
 
     def _check_lengths(self) -> None:
         for index, facts in enumerate(self.metadata["shards"]):
-            for name, wanted in (
-                ("tokens", facts["tokens"]),
-                ("sentence_offsets", facts["sentences"] + 1),
-                ("document_offsets", facts["documents"] + 1),
-                ("document_hashes", facts["documents"]),
-            ):
+            lengths = (facts["tokens"], facts["sentences"] + 1, facts["documents"] + 1, facts["documents"])
+            for name, wanted in zip(ARRAYS, lengths):
                 found = len(getattr(self, name)[index])
                 if found != wanted:
                     raise UserError(
@@ -290,79 +284,66 @@ def is_token_store(path: str | os.PathLike, flag: str = "--input_file") -> bool:
         return (path / METADATA).exists()
 
 
-class _NpyFile:
-    """A one-dimensional `.npy` file that grows: its header is written again, with the final length, in `close`."""
-
-    def __init__(self, path: Path, dtype: np.dtype):
-        self.path = path
-        self.dtype = np.dtype(dtype)
-        self.length = 0
-        self._file = open(path, "wb")  # noqa: SIM115 (open for as long as the shard grows)
-        self._write_header()
-
-    def append(self, values: np.ndarray) -> None:
-        self._file.write(np.ascontiguousarray(values, self.dtype).data)
-        self.length += len(values)
-
-    def close(self) -> None:
-        if not self._file.closed:
-            self._file.seek(0)
-            self._write_header()
-            self._file.close()
-
-    def _write_header(self) -> None:
-        # numpy pads the header for lengths of up to 21 digits: it takes 128 bytes before and after.
-        header = {"descr": self.dtype.str, "fortran_order": False, "shape": (self.length,)}
-        np.lib.format.write_array_header_1_0(self._file, header)
+def check_vacant(folder: str | os.PathLike):
+    """The path of a store to be. Raises: UserError when it holds something: a store is never written over files."""
+    path = files.reach(folder, "--output_dir")
+    with files.user_errors(path, "--output_dir"):
+        if path.exists() and any(path.iterdir()):
+            raise UserError(f"--output_dir: {path} is not empty; a token store needs a new folder")
+    return path
 
 
 class _Shard:
-    """The four files of a shard while they are written."""
+    """The files of a shard while they are written."""
 
     def __init__(self, folder: Path, index: int, dtype: np.dtype):
-        self.tokens = _NpyFile(folder / f"tokens-{index:05d}.npy", dtype)
-        self.sentence_offsets = _NpyFile(folder / f"sentence_offsets-{index:05d}.npy", "<i8")
-        self.document_offsets = _NpyFile(folder / f"document_offsets-{index:05d}.npy", "<i8")
-        self.hashes = _NpyFile(folder / f"document_hashes-{index:05d}.npy", "<u8")
-        self._files = (self.tokens, self.sentence_offsets, self.document_offsets, self.hashes)
+        dtypes = (dtype, "<i8", "<i8", "<u8")
+        self._paths = [folder / f"{name}-{index:05d}.npy" for name in ARRAYS]
+        self._writers = [NpyWriter(path, dtype) for path, dtype in zip(self._paths, dtypes)]
+        self._tokens, self._sentence_offsets, self._document_offsets, self._document_hashes = self._writers
+        self._is_open = True
+        self._document_end = 0
         self.document_lengths: list[int] = []  # documents that ended since the last write, in sentences
         self.document_hashes: list[int] = []
-        self._document_end = 0
-        self.sentence_offsets.append(np.zeros(1))
-        self.document_offsets.append(np.zeros(1))
+        self._sentence_offsets.append(np.zeros(1))
+        self._document_offsets.append(np.zeros(1))
 
     @property
     def num_tokens(self) -> int:
-        return self.tokens.length
+        return self._tokens.length
 
     def write(self, tokens: np.ndarray, sentence_ends: np.ndarray) -> None:
         """Appends whole sentences, with `sentence_ends` counted from the first of `tokens`, and the ended documents."""
-        self.sentence_offsets.append(sentence_ends + self.tokens.length)
-        self.tokens.append(tokens)
+        self._sentence_offsets.append(sentence_ends + self._tokens.length)
+        self._tokens.append(tokens)
         ends = self._document_end + np.cumsum(self.document_lengths, dtype=np.int64)
-        self.document_offsets.append(ends)
-        self.hashes.append(np.array(self.document_hashes, np.uint64))
+        self._document_offsets.append(ends)
+        self._document_hashes.append(np.array(self.document_hashes, np.uint64))
         self._document_end = int(ends[-1]) if len(ends) else self._document_end
         self.document_lengths, self.document_hashes = [], []
 
-    def close(self) -> dict[str, Any]:
-        """The shard's facts for the metadata; the digest covers all but the tokens, which the hashes stand for."""
+    def close(self) -> None:
+        if self._is_open:
+            self._is_open = False
+            for writer in self._writers:
+                writer.close()
+
+    def facts(self) -> dict[str, Any]:
+        """What the metadata says of a closed shard; its digest covers all but the tokens: the hashes stand for them."""
         digest = hashlib.sha256()
-        for file in self._files:
-            file.close()
-            if file is not self.tokens and file.path.exists():
-                with open(file.path, "rb") as stream:
-                    digest.update(hashlib.file_digest(stream, "sha256").digest())
+        for path in self._paths[1:]:
+            with open(path, "rb") as stream:
+                digest.update(hashlib.file_digest(stream, "sha256").digest())
         return {
-            "documents": self.hashes.length,
-            "sentences": self.sentence_offsets.length - 1,
-            "tokens": self.tokens.length,
+            "documents": self._document_hashes.length,
+            "sentences": self._sentence_offsets.length - 1,
+            "tokens": self._tokens.length,
             "digest": digest.hexdigest(),
         }
 
     def remove(self) -> None:
-        for file in self._files:
-            file.path.unlink()
+        for path in self._paths:
+            path.unlink()
 
 
 def _partial_folder(folder) -> Path:

@@ -21,7 +21,7 @@ def test_reading_names_flag_and_path(tmp_path):
     (tmp_path / "bad").write_bytes(b"ab\xff")
     with pytest.raises(UserError, match=r"not UTF-8 text \(byte 0xff at 2\)"):
         files.read_text(tmp_path / "bad", "--vocab_file")
-    with pytest.raises(UserError, match=r"lies below a file"):
+    with pytest.raises(UserError, match=r"lies below one"):
         files.read_bytes(tmp_path / "bad" / "x", "--vocab_file")
 
 
@@ -53,7 +53,7 @@ def test_atomic_writes_replace_and_leave_nothing_behind(tmp_path):
     assert os.listdir(target.parent) == ["run.json"]
     with pytest.raises(ValueError):
         files.write_json_atomic(target, float("nan"))
-    with pytest.raises(UserError, match=r"lies below a file|cannot access"):
+    with pytest.raises(UserError, match=r"lies below one|cannot access"):
         files.write_bytes_atomic(target / "below", b"")
 
 
