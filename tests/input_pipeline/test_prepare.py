@@ -106,7 +106,9 @@ def corpus(tmp_path) -> list[str]:
     (tmp_path / "a.txt").write_text(text)
     (tmp_path / "long.txt").write_text("\n".join(lines))
     (tmp_path / "b.txt.gz").write_bytes(gzip.compress(text.encode()))
-    (tmp_path / "c.jsonl").write_text("\n".join(json.dumps({"text": f"{line}. Second. \n\n{line}"}) for line in lines))
+    (tmp_path / "c.jsonl").write_text(
+        "\n".join(json.dumps({"text": f"{line} document. Second. \n\n{line}"}) for line in lines)
+    )
     return [str(tmp_path / "*.txt"), str(tmp_path / "b.txt.gz"), str(tmp_path / "c.jsonl")]
 
 
