@@ -81,6 +81,7 @@ class Masking:
             raise ValueError(f"max_seq_length {max_seq_length} is above {MAX_LENGTH}")
         self.vocab_size, self.mask_id = vocab_size, mask_id
         self.length, self.num_predictions = max_seq_length, max_predictions_per_seq
+        self._num_places = min(max_seq_length, max_predictions_per_seq)
         self.counts = prediction_counts(max_seq_length, max_predictions_per_seq, masked_lm_prob)
         self.mask_share, self.kept_share = masking_split[0], masking_split[0] + masking_split[1]
         self.is_continuation = is_continuation
@@ -104,6 +105,8 @@ class Masking:
             positions = self._pick_pieces(candidates, budget, keys)
         else:
             positions = self._pick_words(input_ids, candidates, budget, keys)
+        missing = self.num_predictions - self._num_places
+        positions = tf.pad(positions, [[0, 0], [0, missing]], constant_values=self.length)
         used = positions < self.length
         positions = tf.where(used, positions, 0)
         labels = tf.gather(input_ids, positions, batch_dims=1)
@@ -116,9 +119,9 @@ class Masking:
         }
 
     def _pick_pieces(self, candidates, budget, keys):
-        """Positions of `budget` random candidates, ascending, then `length`: int32 [batch, predictions]."""
-        order, exists = _random_order(candidates, keys, self.num_predictions)
-        within = tf.range(self.num_predictions)[None] < budget[:, None]
+        """Positions of `budget` random candidates, ascending, then `length`: int32 [batch, num_places]."""
+        order, exists = _random_order(candidates, keys, self._num_places)
+        within = tf.range(self._num_places)[None] < budget[:, None]
         return tf.sort(tf.where(exists & within, order, self.length), axis=1)
 
     def _pick_words(self, input_ids, candidates, budget, keys):
@@ -140,7 +143,7 @@ class Masking:
         picked = _scatter(sizes, order, tf.cast(picked, tf.int32))
         chosen = candidates & (tf.gather(picked, word, batch_dims=1) > 0)
         countdown = tf.where(chosen, length - tf.range(length), 0)
-        return length - tf.math.top_k(countdown, self.num_predictions).values
+        return length - tf.math.top_k(countdown, self._num_places).values
 
     def _replace(self, labels, positions, keys):
         """What is shown at predicted positions: [MASK], the label or a random word, int32 [batch, predictions]."""

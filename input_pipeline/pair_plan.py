@@ -143,7 +143,13 @@ class PairPlans:
         index, place = divmod(epoch, self.epochs_per_window)
         with self._lock:
             facts = self._facts(index)
-            return facts["examples"][place], facts["random_next"][place]
+        return facts["examples"][place], facts["random_next"][place]
+
+    def count_first_window(self) -> tuple[int, int]:
+        """The same for all epochs of the first window together."""
+        with self._lock:
+            facts = self._facts(0)
+        return sum(facts["examples"]), sum(facts["random_next"])
 
     def window_of(self, example: int) -> int:
         """Index of the window that holds example number `example`; files of windows before it are removed.

@@ -60,7 +60,8 @@ class PairSource:
 
     @functools.cached_property
     def warnings(self) -> list[str]:
-        if not self.num_examples(0):
+        examples, random_next = self._plans.count_first_window()
+        if not examples:
             return [f"the {self.split} part of the data has no document"]
         texts = []
         if self.config.next_sentence_prediction:
@@ -71,10 +72,10 @@ class PairSource:
                     "that no B can be taken from another one: all its examples have label 0, B follows A (documents "
                     "are separated by blank lines)"
                 )
-            elif self.num_random_next(0) in (0, self.num_examples(0)):
+            elif random_next == examples:
                 texts.append(
-                    f"next-sentence prediction: all examples have label {int(self.num_random_next(0) > 0)}, since no "
-                    "chunk of text holds two sentences"
+                    "next-sentence prediction: all examples have label 1, since no document has two sentences that "
+                    "fit into an example"
                 )
         if self.config.whole_word_masking:
             counts = self._unigram_counts

@@ -58,11 +58,7 @@ class PretrainingDataConfig:
         split = self.masking_split
         for flag, is_right, right in (
             ("max_seq_length", shortest <= self.max_seq_length <= 2**16, f"between {shortest} and 65536"),
-            (
-                "max_predictions_per_seq",
-                1 <= self.max_predictions_per_seq <= self.max_seq_length,
-                "at least 1 and at most --max_seq_length",
-            ),
+            ("max_predictions_per_seq", self.max_predictions_per_seq >= 1, "at least 1"),
             ("masked_lm_prob", 0 < self.masked_lm_prob <= 1, "above 0 and at most 1"),
             (
                 "masking_split",

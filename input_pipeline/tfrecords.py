@@ -10,6 +10,7 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from input_pipeline.npy_files import NpyWriter, partial_path
 _VERSION = 1
 _BATCH = 1024
 _FLAG = "--input_file"
+_FRAME_BYTES = 16  # of each record: its length, and checksums of the length and of the data
 _GZIP_MAGIC = b"\x1f\x8b"
 
 # Type of each field in the cache.
@@ -138,15 +140,18 @@ def _batches(path: str, widths: dict[str, int]) -> Iterator[tuple[int, dict[str,
     from input_pipeline.host_tensorflow import tf
 
     with files.open_binary(path, _FLAG) as file:
-        magic = file.read(2)
+        is_gzip = file.read(2) == _GZIP_MAGIC
     features = {
         name: tf.io.RaggedFeature(tf.float32 if dtype == np.float32 else tf.int64) for name, dtype in FIELDS.items()
     }
-    dataset = tf.data.TFRecordDataset(path, "GZIP" if magic == _GZIP_MAGIC else "", buffer_size=2**23)
-    dataset = dataset.batch(_BATCH).map(lambda records: tf.io.parse_example(records, features))
-    number = 0
+
+    def parse(records):
+        return tf.reduce_sum(tf.strings.length(records)), tf.io.parse_example(records, features)
+
+    dataset = tf.data.TFRecordDataset(path, "GZIP" if is_gzip else "", buffer_size=2**23).batch(_BATCH).map(parse)
+    number = size = 0
     try:
-        for parsed in dataset:
+        for num_bytes, parsed in dataset:
             batch = {}
             for name, width in widths.items():
                 lengths = parsed[name].row_lengths().numpy()
@@ -156,15 +161,19 @@ def _batches(path: str, widths: dict[str, int]) -> Iterator[tuple[int, dict[str,
                 batch[name] = parsed[name].flat_values.numpy().reshape(-1, width)
             yield number, batch
             number += len(lengths)
+            size += int(num_bytes) + _FRAME_BYTES * len(lengths)
+        # TensorFlow takes a file that ends inside the frame of a record for a complete one.
+        if not is_gzip and size != files.size_and_mtime(path, _FLAG)[0]:
+            raise tf.errors.DataLossError(None, None, "truncated record")
     except tf.errors.OpError as error:
-        reason = error.message.partition("\n")[0].partition("{{")[0].strip()
-        if isinstance(error, tf.errors.DataLossError) and number == 0:
-            reason = f"damaged, or not a TFRecord file ({reason})"
-        elif isinstance(error, tf.errors.DataLossError):
-            reason = f"damaged behind record {number} ({reason})"
+        reason = re.sub(r"\{\{.*?\}\} ?", "", error.message).partition("\n")[0].strip()
+        if not isinstance(error, tf.errors.DataLossError):
+            problem = f"not written by create_pretraining_data.py, behind record {number}"
+        elif number:
+            problem = f"damaged behind record {number}"
         else:
-            reason = f"not a record of create_pretraining_data.py behind record {number} ({reason})"
-        raise UserError(f"{_FLAG}: {path}: {reason}") from None
+            problem = "damaged, or not a TFRecord file"
+        raise UserError(f"{_FLAG}: {path}: {problem} ({reason})") from None
 
 
 def _raise_width(path, record, name, found, width):
@@ -177,6 +186,11 @@ def _raise_width(path, record, name, found, width):
 
 
 def _check(path, first, batch, vocab_size) -> None:
+    wrong = np.argwhere(~np.isfinite(batch["masked_lm_weights"]))
+    if wrong.size:
+        record, place = wrong[0]
+        weight = batch["masked_lm_weights"][record, place]
+        raise UserError(f"{_FLAG}: {path}, record {first + record}: masked_lm_weights holds {weight}")
     limits = {
         "input_ids": vocab_size,
         "masked_lm_ids": vocab_size,
@@ -193,5 +207,3 @@ def _check(path, first, batch, vocab_size) -> None:
             raise UserError(
                 f"{_FLAG}: {path}, record {first + record}: {name} holds {batch[name][record, place]}, but {bound}"
             )
-    if not np.isfinite(batch["masked_lm_weights"]).all():
-        raise UserError(f"{_FLAG}: {path}: masked_lm_weights holds a number that is not finite")
