@@ -226,7 +226,7 @@ def user_errors(path: str | os.PathLike, flag: str) -> Iterator[None]:
         raise UserError(f"{flag}: no such file or folder: {path}") from None
     except IsADirectoryError:
         raise UserError(f"{flag}: {path} is a folder, a file is needed") from None
-    except NotADirectoryError:
+    except (NotADirectoryError, FileExistsError):
         raise UserError(f"{flag}: {path} is a file, or lies below one: a folder is needed") from None
     except OSError as error:
         raise UserError(f"{flag}: cannot access {path}: {error.strerror or _first_line(error)}") from None

@@ -4,6 +4,7 @@ Data sets lie in $TFDS_DATA_DIR, else in ~/tensorflow_datasets; one that is not 
 """
 
 import functools
+import os
 import re
 import socket
 import urllib.parse
@@ -63,7 +64,7 @@ def _open(spec: str, flag: str):
     try:
         import tensorflow_datasets as tfds
 
-        builder = tfds.builder(name)
+        builder = tfds.builder(name, data_dir=os.environ.get("TFDS_DATA_DIR"))
         if not builder.info.splits:
             _check_connection(builder)
             builder.download_and_prepare()
