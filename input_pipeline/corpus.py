@@ -92,7 +92,7 @@ def kind_of(spec: str, flag: str = "--input_file") -> str:
         return "tfds"
     if is_token_store(spec, flag):
         return "store"
-    kinds = {_file_kind(path, flag) for path in _files_of(spec, flag)}
+    kinds = {_file_kind(path, flag) for path in files_of(spec, flag)}
     if "tfrecord" in kinds and len(kinds) > 1:
         raise UserError(f"{flag}: {spec} mixes TFRecords of masked examples with text; name them one by one")
     return kinds.pop() if len(kinds) == 1 else "text"
@@ -117,7 +117,7 @@ def find_sources(spec: str, flag: str = "--input_file") -> list[Source]:
         size, facts = tfds_corpus.size_and_facts(spec, flag)
         return [Source(spec, kind, size, {"path": spec, **facts})]
     sources = []
-    for path in _files_of(spec, flag):
+    for path in files_of(spec, flag):
         size, mtime_ns = files.size_and_mtime(path, flag)
         sources.append(Source(path, _file_kind(path, flag), size, {"path": path, "size": size, "mtime_ns": mtime_ns}))
     return sources
@@ -186,7 +186,7 @@ def read_texts(sources: Iterable[Source], text_field: str, flag: str = "--input_
                 yield from document
 
 
-def _files_of(spec: str, flag: str) -> list[str]:
+def files_of(spec: str, flag: str) -> list[str]:
     """The files of a path, glob or folder; of a folder all, with those of its sub-folders, but no hidden ones."""
     found = []
     for name in files.expand([spec], flag):

@@ -7,6 +7,7 @@ large the corpus or its documents are.
 import contextlib
 import dataclasses
 import functools
+import itertools
 import os
 import signal
 import sys
@@ -120,7 +121,7 @@ def encode_block(tokenizer, text_field: str, sentence_splitting: str, block: Blo
     for sentences in _portions(sentence for document in documents for sentence in document):
         ids = tokenizer.encode_batch(sentences)
         lengths.append(np.fromiter(map(len, ids), np.int64, len(ids)))
-        tokens.append(np.fromiter((i for sentence in ids for i in sentence), dtype, int(lengths[-1].sum())))
+        tokens.append(np.fromiter(itertools.chain.from_iterable(ids), dtype, int(lengths[-1].sum())))
     return EncodedBlock(
         np.concatenate(tokens),
         np.concatenate(lengths),
