@@ -141,9 +141,11 @@ def text_settings(sentence_splitting: str, text_field: str) -> dict[str, str]:
 def totals(store: TokenStore) -> str:
     """One line about the size of a store."""
     counts = store.metadata["counts"]
+    sizes = [
+        f"{counts[name]:,} {name if counts[name] != 1 else name[:-1]}" for name in ("files", "documents", "sentences")
+    ]
     return (
-        f"{counts['files']:,} files, {counts['documents']:,} documents, {counts['sentences']:,} sentences, "
-        f"{counts['tokens']:,} tokens ({counts['tokens'] / counts['sentences']:.1f} a sentence, "
+        f"{', '.join(sizes)}, {counts['tokens']:,} tokens ({counts['tokens'] / counts['sentences']:.1f} a sentence, "
         f"{counts['unknown_tokens'] / counts['tokens']:.2%} unknown)"
     )
 

@@ -31,14 +31,14 @@ def test_a_store_is_made_once(tmp_path, text, capsys):
     assert code == 0
     assert out.splitlines() == [
         "training a wordpiece vocabulary of 40 pieces",
-        "1 files, 40 documents, 80 sentences, 540 tokens (6.8 a sentence, 0.00% unknown)",
+        "1 file, 40 documents, 80 sentences, 540 tokens (6.8 a sentence, 0.00% unknown)",
     ]
     store = TokenStore.open(tmp_path / "store")
     assert store.tokenizer.vocab_size == 40 and store.tokenizer.do_lower_case is True
     before = {name: os.stat(tmp_path / "store" / name).st_mtime_ns for name in os.listdir(tmp_path / "store")}
 
     code, out, _ = again()
-    assert code == 0 and "is complete already: 1 files, 40 documents" in out
+    assert code == 0 and "is complete already: 1 file, 40 documents" in out
     assert {name: os.stat(tmp_path / "store" / name).st_mtime_ns for name in before} == before
 
     vocab_file = tmp_path / "store" / "vocab.txt"

@@ -179,7 +179,7 @@ def test_a_long_line_is_cut_with_a_warning(tmp_path):
 def test_totals_and_warnings(tmp_path):
     (tmp_path / "a.txt").write_bytes(b"a b\xff c d e f\nzzz g h")
     store = prepare.prepare([str(tmp_path / "a.txt")], TOKENIZER, tmp_path / "store")
-    assert prepare.totals(store) == "1 files, 1 documents, 2 sentences, 9 tokens (4.5 a sentence, 11.11% unknown)"
+    assert prepare.totals(store) == "1 file, 1 document, 2 sentences, 9 tokens (4.5 a sentence, 11.11% unknown)"
     one_document, unknown, replaced = prepare.warnings(store)
     assert one_document.startswith("all text is one document")
     assert unknown.startswith("11.1% of the tokens are unknown") and "--do_lower_case=True" in unknown

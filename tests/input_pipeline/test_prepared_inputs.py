@@ -36,7 +36,7 @@ def test_text_is_prepared_once(tmp_path, text, vocab_file):
     first, second = get(text, tmp_path / "b.txt")
     assert (first.num_documents, second.num_documents) == (2, 2)
     assert (first.num_tokens, second.num_tokens) == (8, 2)
-    assert any(line.startswith("1 files, 2 documents, 3 sentences, 8 tokens") for line in said)
+    assert any(line.startswith("1 file, 2 documents, 3 sentences, 8 tokens") for line in said)
     folders = set(os.listdir(tmp_path / "cache"))
     assert len(folders) == 2
 
