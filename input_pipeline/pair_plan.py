@@ -12,7 +12,7 @@ import math
 import os
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -191,26 +191,22 @@ class PairPlans:
     def _build(self, index: int) -> None:
         epochs = range(index * self.epochs_per_window, (index + 1) * self.epochs_per_window)
         examples, random_next = np.zeros((2, len(epochs)), np.int64)
-        partial = partial_path(self._path(index))
         with files.user_errors(self.folder, "cache folder"):
-            try:
-                with NpyWriter(partial, np.int64, (ROW_WIDTH,)) as writer:
-                    kept = []
-                    for rows, passes in self._pairs(epochs):
-                        examples += np.bincount(passes, minlength=len(epochs))
-                        random_next += np.bincount(passes[rows[:, LABEL] == 1], minlength=len(epochs))
-                        if len(epochs) == 1:
-                            writer.append(rows)
-                        else:
-                            kept.append((rows, passes))
-                    if kept:
-                        rows, passes = (np.concatenate(parts) for parts in zip(*kept))
-                        writer.append(rows[np.argsort(passes, kind="stable")])
-                os.replace(partial, self._path(index))
-            finally:
-                partial.unlink(missing_ok=True)
-        facts = {"examples": examples.tolist(), "random_next": random_next.tolist()}
-        files.write_json_atomic(self._path(index).with_suffix(".json"), facts)
+            with _replacing(self._path(index)) as partial, NpyWriter(partial, np.int64, (ROW_WIDTH,)) as writer:
+                kept = []
+                for rows, passes in self._pairs(epochs):
+                    examples += np.bincount(passes, minlength=len(epochs))
+                    random_next += np.bincount(passes[rows[:, LABEL] == 1], minlength=len(epochs))
+                    if len(epochs) == 1:
+                        writer.append(rows)
+                    else:
+                        kept.append((rows, passes))
+                if kept:
+                    rows, passes = (np.concatenate(parts) for parts in zip(*kept))
+                    writer.append(rows[np.argsort(passes, kind="stable")])
+            facts = {"examples": examples.tolist(), "random_next": random_next.tolist()}
+            with _replacing(self._path(index).with_suffix(".json")) as partial:
+                partial.write_text(json.dumps(facts))
 
     def _pairs(self, epochs: range):
         """Blocks of pairs of all corpora, as `make_pairs` yields them."""
@@ -225,6 +221,17 @@ class PairPlans:
                         lot = unit(draw(lots[passes], rows[:, A_START].astype(np.uint64)))
                         rows, passes = rows[lot < rate - turn], passes[lot < rate - turn]
                     yield rows, passes
+
+
+@contextlib.contextmanager
+def _replacing(path: Path) -> Iterator[Path]:
+    """A file to write that gets the name `path` at the end, whoever else writes the same one."""
+    partial = partial_path(path)
+    try:
+        yield partial
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def plan_folder(cache_folder: Path, **identity) -> Path:

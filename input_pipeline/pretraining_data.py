@@ -202,9 +202,13 @@ def open_stores(
 
 
 def open_tfrecords(
-    paths: list[str], config: PretrainingDataConfig, vocab_size: int, cache_folder: str | os.PathLike
+    paths: list[str],
+    config: PretrainingDataConfig,
+    vocab_size: int,
+    cache_folder: str | os.PathLike,
+    flag: str = "--input_file",
 ) -> PretrainingData:
-    """Opens Google's masked TFRecords: pairs and masks are what the records hold.
+    """Opens Google's masked TFRecords: pairs and masks are what the records hold. Arguments as `read_tfrecords`.
 
     Raises:
       UserError: when a record does not fit the settings, or a file is damaged.
@@ -215,6 +219,7 @@ def open_tfrecords(
         max_predictions_per_seq=config.max_predictions_per_seq,
         vocab_size=vocab_size,
         cache_folder=Path(cache_folder),
+        flag=flag,
     )
     return PretrainingData(RecordSource(records, config, vocab_size), config)
 

@@ -24,7 +24,6 @@ from input_pipeline.npy_files import NpyWriter, partial_path
 
 _VERSION = 1
 _BATCH = 1024
-_FLAG = "--input_file"
 _FRAME_BYTES = 16  # of each record: its length, and checksums of the length and of the data
 _GZIP_MAGIC = b"\x1f\x8b"
 
@@ -60,20 +59,33 @@ class Records:
 
 
 def read_tfrecords(
-    paths: list[str], *, max_seq_length: int, max_predictions_per_seq: int, vocab_size: int, cache_folder: Path
+    paths: list[str],
+    *,
+    max_seq_length: int,
+    max_predictions_per_seq: int,
+    vocab_size: int,
+    cache_folder: Path,
+    flag: str = "--input_file",
 ) -> Records:
     """Decodes record files, plain or gzip, into a folder below `cache_folder`, or finds what was decoded before.
+
+    Arguments:
+      paths: the files, in the order of the examples.
+      max_seq_length, max_predictions_per_seq: sizes that the records must have.
+      vocab_size: all ids must be below.
+      cache_folder: a local folder.
+      flag: how the user named the files, for errors.
 
     Raises:
       UserError: for a damaged or foreign file; for a record whose sizes are not the given ones, or that holds a value
         out of range; when there is no record at all. File, record, field and both numbers are named.
     """
     limits = {"max_seq_length": max_seq_length, "max_predictions_per_seq": max_predictions_per_seq}
-    identity = [_VERSION, [[path, *files.size_and_mtime(path, _FLAG)] for path in paths], limits, vocab_size]
+    identity = [_VERSION, [[path, *files.size_and_mtime(path, flag)] for path in paths], limits, vocab_size]
     key = hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:16]
     folder = Path(cache_folder) / f"tfrecords-{key}"
     if not folder.is_dir():
-        _decode(paths, limits, vocab_size, folder)
+        _decode(paths, limits, vocab_size, folder, flag)
     facts = json.loads((folder / "metadata.json").read_text())
     fields = {name: folder / f"{name}.npy" for name in FIELDS}
     return Records(fields, facts["num_examples"], facts["fingerprint"])
@@ -104,7 +116,7 @@ def write_tfrecords(path: str | os.PathLike, examples: Iterable[Mapping[str, np.
     return written
 
 
-def _decode(paths, limits, vocab_size, folder) -> None:
+def _decode(paths, limits, vocab_size, folder, flag) -> None:
     widths = {
         name: limits["max_predictions_per_seq" if name.startswith("masked_lm") else "max_seq_length"] for name in FIELDS
     }
@@ -120,26 +132,26 @@ def _decode(paths, limits, vocab_size, folder) -> None:
                 for name, dtype in FIELDS.items()
             }
             for path in paths:
-                for first, batch in _batches(path, widths):
-                    _check(path, first, batch, vocab_size)
+                for first, batch in _batches(path, widths, flag):
+                    _check(path, first, batch, vocab_size, flag)
                     for name, dtype in FIELDS.items():
                         values = batch[name].astype(dtype)
                         outputs[name].append(values)
                         digest.update(values)
         num_examples = outputs["input_ids"].length
         if not num_examples:
-            raise UserError(f"{_FLAG}: there is no record in {', '.join(paths)}")
+            raise UserError(f"{flag}: there is no record in {', '.join(paths)}")
         facts = {"num_examples": num_examples, "fingerprint": digest.hexdigest(), "files": paths, **limits}
         files.write_json_atomic(partial / "metadata.json", facts)
         with contextlib.suppress(OSError):  # another process was faster: its folder holds the same
             os.rename(partial, folder)
 
 
-def _batches(path: str, widths: dict[str, int]) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
+def _batches(path: str, widths: dict[str, int], flag: str) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
     """Yields the number of a batch's first record, from 0, and its fields, [n, width]."""
     from input_pipeline.host_tensorflow import tf
 
-    with files.open_binary(path, _FLAG) as file:
+    with files.open_binary(path, flag) as file:
         is_gzip = file.read(2) == _GZIP_MAGIC
     features = {
         name: tf.io.RaggedFeature(tf.float32 if dtype == np.float32 else tf.int64) for name, dtype in FIELDS.items()
@@ -157,13 +169,13 @@ def _batches(path: str, widths: dict[str, int]) -> Iterator[tuple[int, dict[str,
                 lengths = parsed[name].row_lengths().numpy()
                 wrong = np.flatnonzero(lengths != width)
                 if wrong.size:
-                    _raise_width(path, number + wrong[0], name, lengths[wrong[0]], width)
+                    _raise_width(f"{flag}: {path}, record {number + wrong[0]}", name, lengths[wrong[0]], width)
                 batch[name] = parsed[name].flat_values.numpy().reshape(-1, width)
             yield number, batch
             number += len(lengths)
             size += int(num_bytes) + _FRAME_BYTES * len(lengths)
         # TensorFlow takes a file that ends inside the frame of a record for a complete one.
-        if not is_gzip and size != files.size_and_mtime(path, _FLAG)[0]:
+        if not is_gzip and size != files.size_and_mtime(path, flag)[0]:
             raise tf.errors.DataLossError(None, None, "truncated record")
     except tf.errors.OpError as error:
         reason = re.sub(r"\{\{.*?\}\} ?", "", error.message).partition("\n")[0].strip()
@@ -173,24 +185,24 @@ def _batches(path: str, widths: dict[str, int]) -> Iterator[tuple[int, dict[str,
             problem = f"damaged behind record {number}"
         else:
             problem = "damaged, or not a TFRecord file"
-        raise UserError(f"{_FLAG}: {path}: {problem} ({reason})") from None
+        raise UserError(f"{flag}: {path}: {problem} ({reason})") from None
 
 
-def _raise_width(path, record, name, found, width):
+def _raise_width(where, name, found, width):
     if not found:
-        raise UserError(f"{_FLAG}: {path}, record {record}: the field {name} is missing")
+        raise UserError(f"{where}: the field {name} is missing")
     if name == "next_sentence_labels":
-        raise UserError(f"{_FLAG}: {path}, record {record}: {name} holds {found} values, one is needed")
-    flag = "--max_predictions_per_seq" if name.startswith("masked_lm") else "--max_seq_length"
-    raise UserError(f"{_FLAG}: {path}, record {record}: {name} holds {found} values, but {flag} is {width}")
+        raise UserError(f"{where}: {name} holds {found} values, one is needed")
+    size = "--max_predictions_per_seq" if name.startswith("masked_lm") else "--max_seq_length"
+    raise UserError(f"{where}: {name} holds {found} values, but {size} is {width}")
 
 
-def _check(path, first, batch, vocab_size) -> None:
+def _check(path, first, batch, vocab_size, flag) -> None:
     wrong = np.argwhere(~np.isfinite(batch["masked_lm_weights"]))
     if wrong.size:
         record, place = wrong[0]
         weight = batch["masked_lm_weights"][record, place]
-        raise UserError(f"{_FLAG}: {path}, record {first + record}: masked_lm_weights holds {weight}")
+        raise UserError(f"{flag}: {path}, record {first + record}: masked_lm_weights holds {weight}")
     limits = {
         "input_ids": vocab_size,
         "masked_lm_ids": vocab_size,
@@ -205,5 +217,5 @@ def _check(path, first, batch, vocab_size) -> None:
             record, place = wrong[0]
             bound = f"the vocabulary has {limit} entries" if limit == vocab_size else f"it must be below {limit}"
             raise UserError(
-                f"{_FLAG}: {path}, record {first + record}: {name} holds {batch[name][record, place]}, but {bound}"
+                f"{flag}: {path}, record {first + record}: {name} holds {batch[name][record, place]}, but {bound}"
             )

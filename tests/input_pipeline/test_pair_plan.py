@@ -1,5 +1,6 @@
 import os
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -84,6 +85,15 @@ def test_the_next_window_is_made_in_the_background(tmp_path):
         assert time.monotonic() < deadline
         time.sleep(0.01)
     np.testing.assert_array_equal(np.load(plans.window(1).path), np.load(make_plans(tmp_path / "b").window(1).path))
+
+
+def test_several_may_make_the_same_files(tmp_path):
+    plans = [make_plans(tmp_path) for _ in range(4)]
+    with ThreadPoolExecutor(len(plans)) as pool:
+        windows = list(pool.map(lambda each: each.window(1), plans))
+    expected = np.load(make_plans(tmp_path / "alone").window(1).path)
+    assert all(np.array_equal(np.load(window.path), expected) for window in windows)
+    assert not list(tmp_path.glob("*.tmp"))
 
 
 def test_one_epoch_for_evaluation(tmp_path):

@@ -226,7 +226,7 @@ def test_a_process_may_end_in_the_middle(data, tmp_path):
         arguments, capture_output=True, text=True, timeout=120, env={**os.environ, "PYTHONPATH": os.getcwd()}
     )
     assert run.returncode == 0 and run.stderr == ""
-    assert time.time() - float(run.stdout) < 2
+    assert time.time() - float(run.stdout) < 5  # about half a second on a quiet machine
 
 
 def test_masking_statistics_are_those_of_the_reference(shared, tmp_path):

@@ -179,5 +179,5 @@ def test_records_of_something_else(read, tmp_path):
 
 
 def test_missing_file(read, tmp_path):
-    with pytest.raises(UserError, match="--input_file: no such file"):
-        read(tmp_path / "nothing")
+    with pytest.raises(UserError, match="--eval_input_file: no such file"):
+        read(tmp_path / "nothing", flag="--eval_input_file")
