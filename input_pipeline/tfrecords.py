@@ -7,11 +7,13 @@ starts.
 """
 
 import contextlib
+import gzip
 import hashlib
 import json
 import os
 import re
 import shutil
+import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -175,7 +177,7 @@ def _batches(path: str, widths: dict[str, int], flag: str) -> Iterator[tuple[int
             number += len(lengths)
             size += int(num_bytes) + _FRAME_BYTES * len(lengths)
         # TensorFlow takes a file that ends inside the frame of a record for a complete one.
-        if not is_gzip and size != files.size_and_mtime(path, flag)[0]:
+        if size != _uncompressed_size(path, is_gzip, flag):
             raise tf.errors.DataLossError(None, None, "truncated record")
     except tf.errors.OpError as error:
         reason = re.sub(r"\{\{.*?\}\} ?", "", error.message).partition("\n")[0].strip()
@@ -186,6 +188,20 @@ def _batches(path: str, widths: dict[str, int], flag: str) -> Iterator[tuple[int
         else:
             problem = "damaged, or not a TFRecord file"
         raise UserError(f"{flag}: {path}: {problem} ({reason})") from None
+
+
+def _uncompressed_size(path: str, is_gzip: bool, flag: str) -> int:
+    """Bytes of a file behind its compression; -1 if that is damaged."""
+    if not is_gzip:
+        return files.size_and_mtime(path, flag)[0]
+    size = 0
+    try:
+        with files.open_binary(path, flag) as file, gzip.GzipFile(fileobj=file) as content:
+            while block := content.read(2**24):
+                size += len(block)
+    except (EOFError, gzip.BadGzipFile, zlib.error):
+        return -1
+    return size
 
 
 def _raise_width(where, name, found, width):

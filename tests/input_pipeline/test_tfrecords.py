@@ -159,7 +159,7 @@ def test_damaged_files_are_named(read, path, tmp_path):
         "flipped": bytes(flipped),
         "text": b"Once upon a time there was a file that held no records at all.\n",
         "short_text": b"Once",
-        "truncated.gz": gzip.compress(content)[:-2000],
+        **{f"truncated{cut}.gz": gzip.compress(content)[:-cut] for cut in (4, 2000, 2001, 2002, 2003)},
     }.items():
         (tmp_path / name).write_bytes(data)
         with pytest.raises(UserError, match=rf"--input_file: \S*/{name}: damaged"):
