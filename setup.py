@@ -6,6 +6,7 @@ REQUIREMENTS = [
     "absl-py>=2.3,<3",
     "etils[epath]>=1.13,<2",
     "flax>=0.12.5,<0.13",
+    "importlib_resources>=6",  # tensorflow-datasets needs it for downloads and does not say so
     "jax>=0.10.0,<0.11",
     "numpy>=2.1,<3",
     "optax>=0.2.6,<0.3",

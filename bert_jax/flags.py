@@ -9,6 +9,9 @@ MODES = {
     "describe": "parameters by part, FLOPs and memory of a model",
 }
 
+# Modes that run steps on a device.
+COMPUTING_MODES = ("pretrain",)
+
 
 def define(values: flags.FlagValues) -> None:
     """Defines all flags on `values`; keyed to this module, so that --help lists exactly these."""

@@ -1,15 +1,19 @@
 """`python -m bert_jax.main --mode=MODE ...`: reads the flags and hands over to the mode."""
 
+import contextlib
 import importlib
 import os
+import signal
 import sys
 
 from absl import flags
 
-from bert_jax.flags import MODES, define
+from bert_jax.flags import COMPUTING_MODES, MODES, define
+from bert_jax.host_memory import keep_freed_memory
 from input_pipeline.errors import UserError
 
 EXIT_USER_ERROR = 2
+EXIT_STOPPED = 75
 
 USAGE = """usage: python -m bert_jax.main --mode=MODE [flags] [--flagfile=FILE]
 
@@ -61,11 +65,32 @@ def main(argv: list[str] | None = None) -> int:
             return 0
         if values.mode is None:
             raise UserError(f"--mode is missing: one of {', '.join(MODES)} (--help tells more)")
-        mode = importlib.import_module(f"bert_jax.modes.{values.mode}")
-        return mode.run(values) or 0
+        if values.mode in COMPUTING_MODES:
+            keep_freed_memory()
+            with _sigterm_like_sigint():
+                return _run_mode(values)
+        return _run_mode(values)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return EXIT_USER_ERROR
+    except KeyboardInterrupt:
+        # Steps have handlers of their own, which save; here nothing is lost that the same command does not make again.
+        print("stopped before the first step; the same command begins again", file=sys.stderr)
+        return EXIT_STOPPED
+
+
+def _run_mode(values: flags.FlagValues) -> int:
+    mode = importlib.import_module(f"bert_jax.modes.{values.mode}")
+    return mode.run(values) or 0
+
+
+@contextlib.contextmanager
+def _sigterm_like_sigint():
+    previous = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)
 
 
 if __name__ == "__main__":

@@ -1,1 +1,1 @@
-"""One module a value of --mode; each has a function `run(flags)`."""
+"""One module a value of --mode, each with a function `run(flags)`; pretrain_* are parts of pretrain."""

@@ -1,0 +1,282 @@
+"""--mode=pretrain: text -> tokens -> pairs -> masks -> batches -> losses -> checkpoints."""
+
+import dataclasses
+import itertools
+import json
+import os
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from bert_jax import devices, initial_parameters, partitioning, pretraining, processes, training
+from bert_jax.checkpointing import Checkpointer
+from bert_jax.checkpointing import restore as restore_checkpoint
+from bert_jax.config import BertConfig, config_from_flags
+from bert_jax.interruption import Interrupted, Interruption
+from bert_jax.modeling import BertForPreTraining, initialize
+from bert_jax.modes.pretrain_inputs import Inputs, open_inputs
+from bert_jax.modes.pretrain_options import apply_defaults, data_config, schedule_from
+from bert_jax.optimization import decay_summary, learning_rate_schedule, make_optimizer
+from bert_jax.report_html import write_report
+from bert_jax.reporting import RunReporter
+from bert_jax.run_folder import RunFolder, find_checkpoint, read_run
+from input_pipeline import files
+from input_pipeline.errors import UserError
+
+
+def say(text: str) -> None:
+    """One line for the user, before there is a progress display; from one process only."""
+    if processes.is_first():
+        print(text, file=sys.stderr, flush=True)
+
+
+def run(flags: Any) -> int:
+    """Runs the mode; returns the exit code."""
+    apply_defaults(flags, say)
+    settings = data_config(flags)
+    devices.start(flags, say)
+    mesh = partitioning.make_mesh(flags.mesh)
+    partitioning.check_batch_size(mesh, "--train_batch_size", flags.train_batch_size, flags.gradient_accumulation_steps)
+    partitioning.check_batch_size(mesh, "--eval_batch_size", flags.eval_batch_size)
+    with RunFolder(flags.output_dir) as folder:
+        inputs = open_inputs(flags, settings, folder.path, say)
+        config = model_config(flags, inputs)
+        try:
+            return _Run(flags, folder, mesh, inputs, config).run()
+        except Interrupted as stopped:
+            say(str(stopped))
+            return stopped.leave()
+        except training.TrainingError as error:
+            say(f"error: {error}")
+            return 1
+
+
+def model_config(flags: Any, inputs: Inputs) -> BertConfig:
+    """The model that the flags and the vocabulary ask for.
+
+    Raises:
+        UserError: a sequence longer than the position table, or a bad or unfitting configuration.
+    """
+    size = inputs.tokenizer.vocab_size if inputs.tokenizer else None
+    config = config_from_flags(flags, "base", size, inputs.vocab_source, say)
+    if flags.max_seq_length > config.max_position_embeddings:
+        raise UserError(
+            f"--max_seq_length={flags.max_seq_length} is longer than the position table of the model "
+            f"(max_position_embeddings {config.max_position_embeddings})"
+        )
+    return config
+
+
+class _Run:
+    """One run in its folder, from the decision how to begin to the report."""
+
+    def __init__(self, flags: Any, folder: RunFolder, mesh, inputs: Inputs, config: BertConfig):
+        self.flags, self.folder, self.mesh, self.inputs, self.config = flags, folder, mesh, inputs, config
+        self.schedule = schedule_from(flags, inputs.train.num_examples())
+        self.first_step = self._first_step()
+        if self.schedule.num_train_steps <= self.first_step:
+            raise UserError(
+                f"--num_train_steps={self.schedule.num_train_steps} counts all updates: it must be more than the "
+                f"{self.first_step} of --restore_from={flags.restore_from}"
+            )
+        dtype = jnp.bfloat16 if flags.precision == "bf16" else jnp.float32
+        self.module = BertForPreTraining(config, dtype, flags.scan_layers, flags.remat)
+        self.task = pretraining.PretrainingTask(
+            self.module,
+            flags.next_sentence_prediction,
+            pretraining.unigram_losses(inputs.train.unigram_counts()) if inputs.eval else None,
+        )
+        self.learning_rate = learning_rate_schedule(
+            flags.learning_rate, self.schedule.num_train_steps, self.schedule.num_warmup_steps
+        )
+        self.optimizer = make_optimizer(
+            flags.optimizer, self.learning_rate, weight_decay=flags.weight_decay, clip_norm=flags.clip_norm
+        )
+        self.shapes, self.shardings = training.state_shapes(mesh, self._initialize, self.optimizer)
+
+    def _initialize(self, key):
+        return initialize(self.module, key)
+
+    def _first_step(self) -> int:
+        """Updates done before this run: those of the run that it continues, else 0."""
+        if not self.flags.restore_from:
+            return 0
+        if (self.folder.path / "run.json").exists():
+            recorded = read_run(self.folder.path, "--output_dir")["settings"].get("first_step")
+            if recorded:
+                return recorded
+        return find_checkpoint(self.flags.restore_from, "--restore_from")[1]
+
+    def settings(self) -> dict[str, Any]:
+        """All that changes what a step computes."""
+        flags, inputs = self.flags, self.inputs
+        names = ("train_batch_size", "gradient_accumulation_steps", "learning_rate", "num_warmup_steps")
+        names += ("warmup_proportion", "optimizer", "weight_decay", "clip_norm", "precision", "scan_layers")
+        names += ("eval_input_file", "init_checkpoint", "restore_from")
+        return {
+            **json.loads(self.config.to_json()),
+            "vocabulary": inputs.tokenizer.fingerprint if inputs.tokenizer else None,
+            "data": inputs.train.fingerprint,
+            **dataclasses.asdict(inputs.train.config),
+            **{name: getattr(flags, name) for name in names},
+            "first_step": self.first_step,
+        }
+
+    def run(self) -> int:
+        flags, total = self.flags, self.schedule.num_train_steps
+        save = [lambda path: files.write_bytes_atomic(f"{path}/bert_config.json", self.config.to_json().encode())]
+        if self.inputs.tokenizer:
+            save.append(self.inputs.tokenizer.save)
+        start = self.folder.start(
+            mode="pretrain",
+            settings=self.settings(),
+            num_train_steps=total,
+            flags=flags.flag_values_dict(),
+            save=save,
+        )
+        if start.message:
+            say(start.message)
+        if start.finished:
+            return 0
+        start_step = start.step or self.first_step
+        with (
+            Interruption() as interruption,
+            Checkpointer(self.folder.checkpoints, flags.keep_checkpoints) as checkpointer,
+            RunReporter(self.folder.path, total, start_step, processes.is_first()) as reporter,
+        ):
+            self.interruption, self.checkpointer, self.reporter = interruption, checkpointer, reporter
+            self._describe()
+            try:
+                self._train_and_evaluate(start_step, resumed=checkpointer.latest_step() is not None)
+            finally:
+                reporter.close()
+                if processes.is_first():
+                    write_report(self.folder.path)
+        self.folder.finish(total)
+        say(f"done: {os.fspath(self.folder.path)} holds the model; look at {os.fspath(self.folder.path)}/report.html")
+        return 0
+
+    def _describe(self) -> None:
+        inputs, reporter = self.inputs, self.reporter
+        parameters = sum(x.size for x in jax.tree.leaves(self.shapes["params"]))
+        padding = (self.config.padded_vocab_size - self.config.vocab_size) * (self.config.hidden_size + 1)
+        labels = inputs.train.label_shares() if self.flags.next_sentence_prediction else {}
+        reporter.facts(
+            model={"parameters": parameters - padding, **json.loads(self.config.to_json())},
+            data={
+                **inputs.counts,
+                "training examples an epoch": inputs.train.num_examples(),
+                "held-out examples": inputs.eval.num_eval_examples() if inputs.eval else 0,
+                **{f"share of {name}": share for name, share in labels.items()},
+            },
+            device={"devices": jax.device_count(), "kind": jax.devices()[0].device_kind, "mesh": str(self.mesh.shape)},
+        )
+        reporter.message(
+            f"model: {parameters - padding:,} parameters; {inputs.train.num_examples():,} training examples an epoch"
+            + (f" ({labels['is_next']:.1%} is next, {labels['random_next']:.1%} random)" if labels else "")
+            + f", {inputs.eval.num_eval_examples() if inputs.eval else 0:,} held out"
+        )
+        reporter.message(decay_summary(self.shapes["params"]))
+        for warning in inputs.warnings:
+            reporter.warning(warning)
+
+    def _state(self, start_step: int, resumed: bool) -> Any:
+        flags = self.flags
+        if resumed:
+            return self.checkpointer.restore(start_step, self.shapes)
+        if flags.restore_from:
+            folder, _ = find_checkpoint(flags.restore_from, "--restore_from")
+            self.reporter.message(f"continuing step {start_step} of {flags.restore_from}")
+            return restore_checkpoint(folder, start_step, self.shapes)
+        state = training.create_state(self._initialize, self.optimizer, self.shardings, flags.seed)
+        if flags.init_checkpoint:
+            state = initial_parameters.load(flags.init_checkpoint, self.config, state, self.reporter.message)
+        return state
+
+    def _train_and_evaluate(self, start_step: int, resumed: bool) -> None:
+        flags, total = self.flags, self.schedule.num_train_steps
+        state = self._state(start_step, resumed)
+        self.reporter.status("compiling")
+        step_function = training.make_train_step(
+            self.task, self.optimizer, self.learning_rate, flags.seed, flags.gradient_accumulation_steps
+        )
+        compiled = self.interruption.run_interruptibly(
+            lambda: training.compile_step(
+                step_function,
+                self.mesh,
+                self.shardings,
+                (self.shapes, self._batch_shapes(flags.train_batch_size)),
+                donate_state=True,
+            )
+        )
+        self.compiled_eval = None
+        if self.inputs.eval:
+            self.compiled_eval = self.interruption.run_interruptibly(
+                lambda: training.compile_step(
+                    self.task.eval_sums,
+                    self.mesh,
+                    self.shardings["params"],
+                    (self.shapes["params"], self._batch_shapes(flags.eval_batch_size)),
+                    donate_state=False,
+                )
+            )
+        rows = partitioning.local_rows(self.mesh, flags.train_batch_size)
+        with self.inputs.train.batches(
+            flags.train_batch_size, start_step - self.first_step, total - start_step, rows
+        ) as batches:
+            state, step = training.train(
+                state,
+                compiled,
+                self._global(batches, flags.train_batch_size),
+                start_step=start_step,
+                num_train_steps=total,
+                batch_size=flags.train_batch_size,
+                tokens_per_example=flags.max_seq_length,
+                log=self.reporter.log,
+                save=self.checkpointer.save,
+                evaluate=self._evaluate,
+                stop_requested=self.interruption.requested,
+                log_every_steps=flags.log_every_steps,
+                save_checkpoints_steps=flags.save_checkpoints_steps,
+                eval_every_steps=flags.eval_every_steps or 0,
+                last_saved_step=self.checkpointer.latest_step,
+            )
+        self.reporter.status("saving")
+        self.checkpointer.wait()
+        if step < total:
+            raise self.interruption.exception(step)
+        if flags.evaluate_at_end and not self._evaluate(step, state):
+            raise self.interruption.exception(step)
+
+    def _batch_shapes(self, batch_size: int) -> dict[str, jax.ShapeDtypeStruct]:
+        return pretraining.batch_shapes(batch_size, self.flags.max_seq_length, self.flags.max_predictions_per_seq)
+
+    def _global(self, batches, batch_size: int) -> Iterator[dict[str, jax.Array]]:
+        return (partitioning.to_global_batch(self.mesh, batch, batch_size) for batch in batches)
+
+    def _evaluate(self, step: int, state: Any) -> bool:
+        """Evaluates on the held-out text; False when a stop was requested before the end."""
+        if not self.inputs.eval:
+            return True
+        size, data = self.flags.eval_batch_size, self.inputs.eval
+        count = min(data.num_eval_batches(size), self.flags.max_eval_steps or sys.maxsize)
+        stopped = False
+
+        def until_stop(batches):
+            nonlocal stopped
+            for i, batch in enumerate(itertools.islice(batches, count)):
+                if stopped := self.interruption.requested(step):
+                    return
+                self.reporter.status(f"evaluating {i + 1}/{count}")
+                yield batch
+
+        with data.eval_batches(size, partitioning.local_rows(self.mesh, size)) as batches:
+            results = training.evaluate(
+                self.task, self.compiled_eval, state["params"], until_stop(self._global(batches, size))
+            )
+        if not stopped:
+            self.reporter.evaluation(step, results)
+        return not stopped

@@ -1,0 +1,267 @@
+"""Pretraining through the command line: what is written, resumed, refused."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from bert_jax.main import main
+from input_pipeline.tfrecords import write_tfrecords
+
+STEPS = 6
+WORDS = "the a cat dog sat ran on under mat tree big small and then it was red blue here there".split()
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    """Made-up text and its vocabulary: 40 documents of 12 sentences."""
+    folder = tmp_path_factory.mktemp("corpus")
+    rng = np.random.default_rng(0)
+    documents = [
+        "\n".join(" ".join(rng.choice(WORDS, rng.integers(4, 12))) + " ." for _ in range(12)) for _ in range(40)
+    ]
+    (folder / "text.txt").write_text("\n\n".join(documents) + "\n")
+    (folder / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ".", *WORDS]) + "\n")
+    config = {
+        "vocab_size": 32,
+        "hidden_size": 16,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "intermediate_size": 32,
+        "max_position_embeddings": 32,
+        "type_vocab_size": 2,
+    }
+    (folder / "bert_config.json").write_text(json.dumps(config))
+    return folder
+
+
+def command(corpus, output, **flags):
+    flags = {
+        "mode": "pretrain",
+        "input_file": corpus / "text.txt",
+        "vocab_file": corpus / "vocab.txt",
+        "bert_config_file": corpus / "bert_config.json",
+        "max_seq_length": 32,
+        "train_batch_size": 8,
+        "num_train_steps": STEPS,
+        "learning_rate": 1e-3,
+        "log_every_steps": 1,
+        "save_checkpoints_steps": 4,
+        "eval_fraction": 0.1,
+        "output_dir": output,
+        **flags,
+    }
+    return ["bert_jax", *(f"--{name}={value}" for name, value in flags.items() if value is not None)]
+
+
+def metrics(folder, name="metrics.jsonl"):
+    return [json.loads(line) for line in (folder / name).read_text().splitlines()]
+
+
+@pytest.fixture(scope="module")
+def finished(corpus, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("run") / "out"
+    assert main(command(corpus, folder)) == 0
+    return folder
+
+
+def test_what_a_run_leaves(finished):
+    names = {path.name for path in finished.iterdir()}
+    assert names >= {
+        "bert_config.json",
+        "vocab.txt",
+        "tokenizer_config.json",
+        "run.json",
+        "metrics.jsonl",
+        "eval_results.json",
+        "report.html",
+        "tensorboard",
+        "checkpoints",
+    }
+    lines = metrics(finished)
+    assert [line["step"] for line in lines] == list(range(1, STEPS + 1))
+    assert lines[0].keys() >= {
+        "loss",
+        "masked_lm_loss",
+        "next_sentence_loss",
+        "masked_lm_accuracy",
+        "next_sentence_accuracy",
+        "learning_rate",
+        "examples_per_second",
+        "tokens_per_second",
+    }
+    results = json.loads((finished / "eval_results.json").read_text())
+    assert results["examples"] > 0
+    assert results["perplexity"] == pytest.approx(np.exp(results["masked_lm_loss"]))
+    assert 2 < results["unigram_loss"] < np.log(32)
+    assert "<svg" in (finished / "report.html").read_text()
+
+
+def test_a_finished_folder_says_so(corpus, finished, capfd):
+    before = (finished / "metrics.jsonl").read_bytes()
+    assert main(command(corpus, finished)) == 0
+    assert f"already at step {STEPS} of {STEPS}, nothing to do" in capfd.readouterr().err
+    assert (finished / "metrics.jsonl").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("flag", "value", "words"),
+    [
+        ("learning_rate", 2e-3, "learning_rate is 0.001 there and 0.002 now"),
+        ("seed", 7, "seed is 12345 there and 7 now"),
+        ("train_batch_size", 16, "train_batch_size is 8 there and 16 now"),
+        ("masked_lm_prob", 0.3, "masked_lm_prob is 0.15 there and 0.3 now"),
+    ],
+)
+def test_a_changed_meaning_is_refused(corpus, finished, capfd, flag, value, words):
+    assert main(command(corpus, finished, max_predictions_per_seq=5, **{flag: value})) == 2
+    assert words in capfd.readouterr().err
+
+
+def leaves(folder, step):
+    import orbax.checkpoint as ocp
+
+    tree = ocp.PyTreeCheckpointer().restore(
+        os.fspath(next((folder / "checkpoints" / str(step)).glob("*/_METADATA")).parent)
+    )
+    import jax
+
+    return {jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
+
+
+def assert_same_state(one, other, step=STEPS):
+    one, other = leaves(one, step), leaves(other, step)
+    assert one.keys() == other.keys() and len(one) > 30
+    for name in one:
+        np.testing.assert_array_equal(one[name], other[name], err_msg=name)
+
+
+def test_an_extended_run_goes_on(corpus, tmp_path, capfd):
+    assert main(command(corpus, tmp_path, num_train_steps=3)) == 0
+    assert main(command(corpus, tmp_path, num_train_steps=5)) == 0
+    assert "--num_train_steps was 3 before" in capfd.readouterr().err
+    assert [line["step"] for line in metrics(tmp_path)] == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("kind", [signal.SIGTERM, signal.SIGKILL])
+def test_a_killed_run_ends_where_an_uninterrupted_one_does(corpus, tmp_path, kind):
+    steps, environment = 300, os.environ | {"JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "3"}
+    flags = {"num_train_steps": steps, "save_checkpoints_steps": 20, "keep_checkpoints": 2}
+    assert main(command(corpus, tmp_path / "whole", **flags)) == 0
+    words = [sys.executable, "-m", "bert_jax.main", *command(corpus, tmp_path / "killed", **flags)[1:]]
+    process = subprocess.Popen(words, env=environment, stderr=subprocess.PIPE)
+    wait_for_lines(tmp_path / "killed" / "metrics.jsonl", 50, process)
+    process.send_signal(kind)
+    process.communicate(timeout=60)
+    assert process.returncode == (75 if kind == signal.SIGTERM else -kind)
+    assert len(metrics(tmp_path / "killed")) < steps
+    again = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=120)
+    assert again.returncode == 0, again.stderr
+    assert "resuming at step" in again.stderr
+    assert_same_state(tmp_path / "whole", tmp_path / "killed", steps)
+    one, other = metrics(tmp_path / "whole"), metrics(tmp_path / "killed")
+    assert [line["step"] for line in other] == list(range(1, steps + 1))
+    assert [line["loss"] for line in one] == [line["loss"] for line in other]
+
+
+def wait_for_lines(path, count, process):
+    deadline = time.monotonic() + 60
+    while not (path.exists() and path.read_bytes().count(b"\n") >= count):
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_phase_two_continues_parameters_optimizer_and_step(corpus, finished, tmp_path):
+    flags = {"max_seq_length": 16, "train_batch_size": 4, "num_train_steps": STEPS + 2, "restore_from": finished}
+    assert main(command(corpus, tmp_path, **flags)) == 0
+    lines = metrics(tmp_path)
+    assert [line["step"] for line in lines] == [STEPS + 1, STEPS + 2]
+    state = leaves(tmp_path, STEPS + 2)
+    assert state["['step']"] == STEPS + 2
+    assert next(value for name, value in state.items() if "opt_state" in name and "step" in name) == STEPS + 2
+
+
+def test_init_checkpoint_starts_at_step_zero(corpus, finished, tmp_path):
+    assert main(command(corpus, tmp_path, init_checkpoint=finished, num_train_steps=1, learning_rate=0.0)) == 0
+    assert [line["step"] for line in metrics(tmp_path)] == [1]
+    before, after = leaves(finished, STEPS), leaves(tmp_path, 1)
+    for name in before:
+        if "params" in name:
+            np.testing.assert_array_equal(before[name], after[name])
+
+
+def test_reference_trajectory_through_the_command_line(data, tmp_path):
+    reference = np.load(data / "trajectory_tiny.npz")
+    names = (
+        "input_ids input_mask segment_ids masked_lm_positions masked_lm_ids masked_lm_weights next_sentence_labels"
+    ).split()
+    rows = {name: reference[name].reshape(160, *reference[name].shape[2:]) for name in names}
+    rows["next_sentence_labels"] = rows["next_sentence_labels"].reshape(160)
+    write_tfrecords(
+        tmp_path / "batches.tfrecord", [{name: values[i] for name, values in rows.items()} for i in range(160)]
+    )
+    flags = {
+        "mode": "pretrain",
+        "input_file": tmp_path / "batches.tfrecord",
+        "shuffle": "false",
+        "bert_config_file": data / "trajectory_tiny_config.json",
+        "init_checkpoint": data / "trajectory_tiny_init.safetensors",
+        "max_seq_length": 32,
+        "max_predictions_per_seq": rows["masked_lm_ids"].shape[1],
+        "train_batch_size": 8,
+        "num_train_steps": 20,
+        "num_warmup_steps": 5,
+        "learning_rate": 1e-3,
+        "log_every_steps": 1,
+        "output_dir": tmp_path / "out",
+    }
+    assert main(["bert_jax", *(f"--{name}={value}" for name, value in flags.items())]) == 0
+    lines = metrics(tmp_path / "out")
+    np.testing.assert_allclose([line["loss"] for line in lines], reference["loss_float64"], atol=1e-5, rtol=0)
+    np.testing.assert_allclose([line["gradient_norm"] for line in lines], reference["grad_norm_float64"], atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ({"input_file": "/nowhere/text.txt"}, "/nowhere/text.txt"),
+        ({"vocab_file": "/nowhere/vocab.txt"}, "/nowhere/vocab.txt"),
+        ({"bert_config_file": "/nowhere/config.json"}, "/nowhere/config.json"),
+        ({"init_checkpoint": "/nowhere/model"}, "/nowhere/model"),
+        ({"restore_from": "/nowhere/run"}, "/nowhere/run"),
+        ({"mesh": "data=7"}, "--mesh=data=7"),
+        ({"masking_split": "0.8,0.1"}, "--masking_split"),
+        ({"masking_split": "0.8,0.1,x"}, "--masking_split=0.8,0.1,x"),
+        ({"max_seq_length": 4}, "--max_seq_length"),
+        ({"max_seq_length": 64}, "--max_seq_length=64 is longer than the position table"),
+        ({"gradient_accumulation_steps": 3}, "--train_batch_size=8"),
+        ({"num_train_epochs": 1}, "--num_train_steps and --num_train_epochs exclude each other"),
+        ({"process_id": 1}, "--coordinator_address"),
+        ({"hidden_act": "gelo"}, "gelo"),
+        ({"model": "tiny"}, "exclude each other"),
+    ],
+)
+def test_mistakes_are_one_line_and_leave_nothing(corpus, tmp_path, capfd, flags, words):
+    assert main(command(corpus, tmp_path / "out", **flags)) == 2
+    errors = [line for line in capfd.readouterr().err.splitlines() if line.startswith("error:")]
+    assert len(errors) == 1 and words in errors[0]
+    assert not (tmp_path / "out" / "run.json").exists()
+
+
+def test_a_vocabulary_larger_than_the_model_is_refused(corpus, tmp_path, capfd):
+    config = json.loads((corpus / "bert_config.json").read_text()) | {"vocab_size": 20}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert main(command(corpus, tmp_path / "out", bert_config_file=tmp_path / "config.json")) == 2
+    error = capfd.readouterr().err
+    assert "26 entries" in error and "vocab_size 20" in error and "vocab.txt" in error
+
+
+def test_next_sentence_prediction_can_be_switched_off(corpus, tmp_path):
+    assert main(command(corpus, tmp_path, next_sentence_prediction="false", num_train_steps=1)) == 0
+    assert "next_sentence_loss" not in metrics(tmp_path)[0]
+    assert "next_sentence_loss" not in json.loads((tmp_path / "eval_results.json").read_text())
