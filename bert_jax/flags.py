@@ -124,7 +124,7 @@ def define(values: flags.FlagValues) -> None:
     integer("save_checkpoints_steps", None, "Updates between checkpoints; the last step is always saved.", 1)
     integer("keep_checkpoints", 3, "How many checkpoints stay.", 1)
     string("restore_from", None, "Another run folder to continue: its parameters, optimizer state and step.")
-    integer("log_every_steps", None, "Updates between logged steps.", 1)
+    integer("log_every_steps", None, "Updates between logged steps; default a hundredth of all, at most 100.", 1)
     integer("eval_every_steps", None, "Updates between evaluations; default only at the end.", 1)
     boolean("evaluate_at_end", True, "Evaluate on the held-out text when training is done.")
     integer("max_eval_steps", None, "Most batches of an evaluation.", 1)

@@ -37,6 +37,7 @@ def run(flags: Any) -> int:
     """Runs the mode; returns the exit code."""
     apply_defaults(flags, say)
     settings = data_config(flags)
+    model_config(flags)
     devices.start(flags, say)
     mesh = partitioning.make_mesh(flags.mesh)
     partitioning.check_batch_size(mesh, "--train_batch_size", flags.train_batch_size, flags.gradient_accumulation_steps)
@@ -54,14 +55,16 @@ def run(flags: Any) -> int:
             return 1
 
 
-def model_config(flags: Any, inputs: Inputs) -> BertConfig:
-    """The model that the flags and the vocabulary ask for.
+def model_config(flags: Any, inputs: Inputs | None = None) -> BertConfig:
+    """The model that the flags and the vocabulary ask for; without inputs yet, whether the flags can be right at all.
 
     Raises:
         UserError: a sequence longer than the position table, or a bad or unfitting configuration.
     """
-    size = inputs.tokenizer.vocab_size if inputs.tokenizer else None
-    config = config_from_flags(flags, "base", size, inputs.vocab_source, say)
+    if inputs is None or inputs.tokenizer is None:
+        config = config_from_flags(flags, "base", message=lambda text: None if inputs is None else say(text))
+    else:
+        config = config_from_flags(flags, "base", inputs.tokenizer.vocab_size, inputs.vocab_source, say)
     if flags.max_seq_length > config.max_position_embeddings:
         raise UserError(
             f"--max_seq_length={flags.max_seq_length} is longer than the position table of the model "
@@ -180,7 +183,13 @@ class _Run:
             + f", {inputs.eval.num_eval_examples() if inputs.eval else 0:,} held out"
         )
         reporter.message(decay_summary(self.shapes["params"]))
-        for warning in inputs.warnings:
+        warnings = list(inputs.warnings)
+        if self.config.attention == "left_to_right" and self.flags.next_sentence_prediction:
+            warnings.append(
+                "--attention=left_to_right: [CLS] sees nothing but itself, so next-sentence prediction cannot be learned; "
+                "the paper's ablation has --next_sentence_prediction=false"
+            )
+        for warning in warnings:
             reporter.warning(warning)
 
     def _state(self, start_step: int, resumed: bool) -> Any:
@@ -239,7 +248,7 @@ class _Run:
                 save=self.checkpointer.save,
                 evaluate=self._evaluate,
                 stop_requested=self.interruption.requested,
-                log_every_steps=flags.log_every_steps,
+                log_every_steps=flags.log_every_steps or min(max(total // 100, 1), 100),
                 save_checkpoints_steps=flags.save_checkpoints_steps,
                 eval_every_steps=flags.eval_every_steps or 0,
                 last_saved_step=self.checkpointer.latest_step,
