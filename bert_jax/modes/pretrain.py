@@ -186,8 +186,8 @@ class _Run:
         warnings = list(inputs.warnings)
         if self.config.attention == "left_to_right" and self.flags.next_sentence_prediction:
             warnings.append(
-                "--attention=left_to_right: [CLS] sees nothing but itself, so next-sentence prediction cannot be learned; "
-                "the paper's ablation has --next_sentence_prediction=false"
+                "--attention=left_to_right: [CLS] sees nothing but itself, so next-sentence prediction cannot be "
+                "learned; the paper's ablation has --next_sentence_prediction=false"
             )
         for warning in warnings:
             reporter.warning(warning)

@@ -61,7 +61,9 @@ def apply_defaults(flags: Any, say: Callable[[str], None]) -> None:
                 named = flags.model if flag == "bert_config_file" else flags.vocab_size
                 if getattr(flags, flag) is None and named is None:
                     setattr(flags, flag, file)
-    quick = not flags.input_file
+    if flags.input_file is not None and not all(flags.input_file):
+        raise UserError("--input_file has an empty entry: give files, stores, tfds:NAME or builtin")
+    quick = flags.input_file is None
     defaults = dict(QUICK_START if quick else PAPER)
     for given, name in (
         (flags.bert_config_file, "model"),
@@ -70,7 +72,7 @@ def apply_defaults(flags: Any, say: Callable[[str], None]) -> None:
     ):
         if given is not None:
             defaults.pop(name, None)
-    chosen = {name: value for name, value in defaults.items() if not getattr(flags, name)}
+    chosen = {name: value for name, value in defaults.items() if getattr(flags, name) is None}
     for name, value in chosen.items():
         setattr(flags, name, value)
     if chosen:
