@@ -61,7 +61,7 @@ def apply_defaults(flags: Any, say: Callable[[str], None]) -> None:
                 named = flags.model if flag == "bert_config_file" else flags.vocab_size
                 if getattr(flags, flag) is None and named is None:
                     setattr(flags, flag, file)
-    if flags.input_file is not None and not all(flags.input_file):
+    if flags.input_file is not None and not all(flags.input_file or [""]):
         raise UserError("--input_file has an empty entry: give files, stores, tfds:NAME or builtin")
     quick = flags.input_file is None
     defaults = dict(QUICK_START if quick else PAPER)

@@ -6,8 +6,11 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 
+import jax
 import numpy as np
+import orbax.checkpoint as ocp
 import pytest
 
 from bert_jax.main import main
@@ -124,13 +127,11 @@ def test_a_changed_meaning_is_refused(corpus, finished, capfd, flag, value, word
 
 
 def leaves(folder, step):
-    import orbax.checkpoint as ocp
-
-    tree = ocp.PyTreeCheckpointer().restore(
-        os.fspath(next((folder / "checkpoints" / str(step)).glob("*/_METADATA")).parent)
-    )
-    import jax
-
+    """All arrays of a checkpoint, by name, read without the program's own code."""
+    item = next((folder / "checkpoints" / str(step)).glob("*/_METADATA")).parent
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Orbax asks for shardings, which do not matter here
+        tree = ocp.PyTreeCheckpointer().restore(os.fspath(item))
     return {jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
 
 
