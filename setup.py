@@ -1,5 +1,7 @@
 """Packaging of bert_jax; bounds are the versions the test suite was run with."""
 
+from pathlib import Path
+
 from setuptools import find_packages, setup
 
 REQUIREMENTS = [
@@ -24,7 +26,7 @@ setup(
     name="bert_jax",
     version="0.1.0",
     description="BERT in JAX and Flax: pretraining and fine-tuning on CPUs, GPUs and TPU pods",
-    long_description=open("README.md", encoding="utf-8").read(),
+    long_description=Path("README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
     packages=find_packages(include=["bert_jax", "bert_jax.*", "input_pipeline", "input_pipeline.*"]),
     python_requires=">=3.11",

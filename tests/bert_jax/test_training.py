@@ -138,7 +138,7 @@ def test_steps_logged_and_saved(setup):
 
 def test_a_stop_saves_the_step_reached(setup):
     asked = itertools.count()
-    _, step, logged, saved = setup.run(stop_requested=lambda step: next(asked) == 4, log_every_steps=100)
+    _, step, _, saved = setup.run(stop_requested=lambda step: next(asked) == 4, log_every_steps=100)
     assert (step, saved) == (4, [4])
 
 

@@ -1,0 +1,46 @@
+"""Joining other processes: what is wrong is said at once."""
+
+from types import SimpleNamespace
+
+import jax
+import pytest
+
+from bert_jax import devices
+from input_pipeline.errors import UserError
+
+
+def flags(**given):
+    names = ("coordinator_address", "num_processes", "process_id", "matmul_precision")
+    return SimpleNamespace(**{**dict.fromkeys(names), "precision": "f32", **given})
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"process_id": 0}, "belong together"),
+        ({"coordinator_address": "localhost:1", "num_processes": 2}, "belong together"),
+        ({"coordinator_address": "localhost:1", "num_processes": 2, "process_id": 2}, "--process_id=2 must be below"),
+    ],
+)
+def test_flags_that_do_not_fit(given, words):
+    with pytest.raises(UserError, match=words):
+        devices.start(flags(**given))
+
+
+@pytest.mark.parametrize(
+    ("given", "precision"),
+    [
+        ({}, "highest"),
+        ({"precision": "bf16"}, "default"),
+        ({"matmul_precision": "high"}, "high"),
+    ],
+)
+def test_precision_is_set_and_said(given, precision):
+    said = []
+    before = jax.config.jax_default_matmul_precision
+    try:
+        devices.start(flags(**given), said.append)
+        assert jax.config.jax_default_matmul_precision == precision
+    finally:
+        jax.config.update("jax_default_matmul_precision", before)
+    assert f"in {precision} precision" in said[0] and "1 cpu device;" in said[0]

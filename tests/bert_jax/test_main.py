@@ -1,0 +1,70 @@
+"""The command line itself: help, exit codes, and what importing costs."""
+
+import ast
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from bert_jax.flags import MODES
+from bert_jax.main import main
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_help_is_quick_and_names_modes_and_flags():
+    started = time.monotonic()
+    done = subprocess.run([sys.executable, "-m", "bert_jax.main", "--help"], capture_output=True, text=True, cwd=ROOT)
+    assert time.monotonic() - started < 5
+    assert done.returncode == 0
+    for words in (*MODES, "--max_seq_length", "--[no]whole_word_masking", "75"):
+        assert words in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "--mode is missing"),
+        (["--mode=trian"], "--mode=trian"),
+        (["--mode=pretrain", "--max_seq_lenght=3"], "Did you mean: max_seq_length"),
+        (["--mode=pretrain", "--seed=x"], "--seed=x"),
+        (["--mode=pretrain", "--masked_lm_prob=1.5"], "--masked_lm_prob=1.5"),
+        (["--mode=pretrain", "--optimizer=adam"], "--optimizer=adam"),
+        (["--mode=pretrain", "--shuffle=maybe"], "--shuffle=maybe"),
+        (["--mode=pretrain", "shuffle"], "unexpected 'shuffle'"),
+        (["--flagfile=/nowhere/x.flags"], "/nowhere/x.flags"),
+    ],
+)
+def test_mistakes_exit_with_two_and_one_line(arguments, words, capsys):
+    assert main(["bert_jax", *arguments]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: ") and error.count("\n") == 1 and words in error
+
+
+def test_flagfile(tmp_path, capsys):
+    (tmp_path / "x.flags").write_text("# a comment\n--mode=describe\n--model=tiny\n")
+    assert main(["bert_jax", f"--flagfile={tmp_path}/x.flags", "--model=mini"]) == 0
+    assert "256" in capsys.readouterr().out
+
+
+def test_importing_the_package_touches_no_device_and_no_tensorflow():
+    script = (
+        "import sys, bert_jax, bert_jax.main, bert_jax.flags, input_pipeline\n"
+        "assert not {'jax', 'tensorflow', 'flax', 'numpy'} & set(sys.modules), sorted(sys.modules)\n"
+        "import bert_jax.training, bert_jax.pretraining, bert_jax.modeling\n"
+        "from jax._src import xla_bridge\n"
+        "assert not xla_bridge.backends_are_initialized()\n"
+        "assert 'tensorflow' not in sys.modules\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_input_pipeline_does_not_know_the_model():
+    for path in (ROOT / "input_pipeline").glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            modules = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            modules += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            assert not [name for name in modules if name.split(".")[0] == "bert_jax"], path
