@@ -6,13 +6,14 @@ holds the arrays and, written last, a list of all files with their sizes: a step
 """
 
 import contextlib
+import functools
 import itertools
 import json
 import logging
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -68,7 +69,6 @@ class Checkpointer:
             async_options=ocp.AsyncOptions(barrier_sync_fn=_barrier()),
         )
         self._manager = ocp.CheckpointManager(self.folder, options=options, handler_registry=registry)
-        self._unraisable_hook, sys.unraisablehook = sys.unraisablehook, _silent_about_closed_loops(sys.unraisablehook)
 
     def latest_step(self) -> int | None:
         """The newest step that is complete on disk; a save that still runs does not count."""
@@ -109,7 +109,6 @@ class Checkpointer:
         finally:
             with contextlib.suppress(Exception):  # the same error once more
                 self._manager.close()
-            sys.unraisablehook = self._unraisable_hook
 
     def __enter__(self) -> "Checkpointer":
         return self
@@ -286,27 +285,27 @@ def _reason(error: BaseException) -> str:
     return lines[0][:300]
 
 
+@functools.cache
 def _silence_orbax() -> None:
-    """Keeps Orbax's own log, on the logger that all absl programs share, from the user; its errors are raised."""
-    logger = logging.getLogger("absl")
-    if _not_from_orbax not in logger.filters:
-        logger.addFilter(_not_from_orbax)
+    """Keeps Orbax's own log, and the echoes of its errors, from the user.
 
-
-def _not_from_orbax(record: logging.LogRecord) -> bool:
-    return f"{os.sep}orbax{os.sep}checkpoint{os.sep}" not in record.pathname
-
-
-def _silent_about_closed_loops(report: Callable[[Any], None]) -> Callable[[Any], None]:
-    """A `sys.unraisablehook` without the echoes of a failed save.
-
-    When one array cannot be written, Orbax ends its event loop while the writes of the others still report to it, and
-    Python prints a traceback for each of them; the error itself is raised.
+    When one array cannot be read or written, Orbax raises that error and drops those of the others, which Python then
+    reports one by one.
     """
 
-    def hook(unraisable):
+    def not_from_orbax(record: logging.LogRecord) -> bool:
+        return f"{os.sep}orbax{os.sep}checkpoint{os.sep}" not in record.pathname
+
+    def no_dropped_error(record: logging.LogRecord) -> bool:
+        return not record.getMessage().startswith("Future exception was never retrieved")
+
+    logging.getLogger("absl").addFilter(not_from_orbax)
+    logging.getLogger("asyncio").addFilter(no_dropped_error)
+    report = sys.unraisablehook
+
+    def without_dropped_errors(unraisable: Any) -> None:
         error = unraisable.exc_value
         if not (isinstance(error, RuntimeError) and str(error) == "Event loop is closed"):
             report(unraisable)
 
-    return hook
+    sys.unraisablehook = without_dropped_errors

@@ -64,7 +64,7 @@ def train(run, interruption, num_steps, result_file, slow):
                         break
                     tell("evaluating")
                     time.sleep(0.01)
-            time.sleep(0.01)
+            time.sleep(0.005)
         checkpointer.save(step, state)
         checkpointer.wait()
         if step < num_steps:

@@ -1,0 +1,324 @@
+import os
+import re
+import resource
+import shutil
+import socket
+import subprocess
+import sys
+import textwrap
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from bert_jax import checkpointing
+from bert_jax.checkpointing import Checkpointer, latest_step, restore
+from input_pipeline.errors import UserError
+
+OPTIMIZER = optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(1e-3))
+
+
+def make_state(step: int, rows: int = 6):
+    params = {"dense": {"kernel": jnp.full((rows, 4), step / 7), "bias": jnp.arange(4.0) + step}}
+    return {"step": jnp.int32(step), "params": params, "opt_state": OPTIMIZER.init(params)}
+
+
+def target_of(state):
+    sharding = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), state)
+
+
+def assert_same(left, right):
+    assert jax.tree.structure(left) == jax.tree.structure(right)
+    jax.tree.map(np.testing.assert_array_equal, left, right)
+
+
+def save_steps(folder, steps, keep=2):
+    with Checkpointer(folder, keep) as checkpointer:
+        for step in steps:
+            checkpointer.save(step, make_state(step))
+
+
+def test_every_state_is_saved_as_it_was_although_its_buffers_are_donated(tmp_path):
+    def update(state):
+        return jax.tree.map(lambda x: (x * 1.1 + 1).astype(x.dtype), state) | {"step": state["step"] + 1}
+
+    update = jax.jit(update, donate_argnums=0)
+    state, logged = make_state(0, rows=50_000), {}
+    with Checkpointer(tmp_path, keep=20) as checkpointer:
+        for step in range(1, 21):
+            state = update(state)
+            logged[step] = jax.tree.map(np.array, state)
+            checkpointer.save(step, state)
+    for step, expected in logged.items():
+        assert_same(restore(tmp_path, step, target_of(state)), expected)
+
+
+def test_saving_a_step_again_changes_nothing(tmp_path):
+    with Checkpointer(tmp_path, keep=2) as checkpointer:
+        checkpointer.save(5, make_state(5))
+        checkpointer.save(5, make_state(5))
+        checkpointer.wait()
+        written = os.stat(tmp_path / "5").st_mtime_ns
+        checkpointer.save(5, make_state(5))
+    with Checkpointer(tmp_path, keep=2) as checkpointer:
+        checkpointer.save(5, make_state(5))
+    assert os.listdir(tmp_path) == ["5"]
+    assert os.stat(tmp_path / "5").st_mtime_ns == written
+
+
+def test_a_state_is_only_saved_under_its_own_step(tmp_path):
+    with (
+        Checkpointer(tmp_path, keep=1) as checkpointer,
+        pytest.raises(ValueError, match="state of step 4 is not step 5"),
+    ):
+        checkpointer.save(5, make_state(4))
+
+
+def test_only_the_newest_steps_are_kept_also_across_restarts(tmp_path):
+    for first in (1, 11):
+        with Checkpointer(tmp_path, keep=2) as checkpointer:
+            for step in range(first, first + 10):
+                checkpointer.save(step, make_state(step))
+                assert sum(checkpointing.is_complete(folder) for folder in checkpointer.folder.iterdir()) <= 3
+    assert sorted(os.listdir(tmp_path)) == ["19", "20"]
+    save_steps(tmp_path, [], keep=1)
+    assert os.listdir(tmp_path) == ["20"]
+
+
+def test_an_older_step_stays_until_the_newer_one_is_complete(tmp_path, monkeypatch):
+    save_steps(tmp_path, [1], keep=1)
+    finalize = checkpointing._StateHandler.finalize
+    seen = []
+
+    def slow_finalize(self, directory):
+        seen.append(latest_step(tmp_path))
+        finalize(self, directory)
+
+    monkeypatch.setattr(checkpointing._StateHandler, "finalize", slow_finalize)
+    save_steps(tmp_path, [2], keep=1)
+    assert seen == [1]
+    assert os.listdir(tmp_path) == ["2"]
+
+
+def largest_file(folder):
+    return max((path for path in folder.rglob("*") if path.is_file()), key=lambda path: path.stat().st_size)
+
+
+DAMAGES = {
+    "empty folder": lambda step: (shutil.rmtree(step), step.mkdir()),
+    "no metadata": lambda step: [path.unlink() for path in step.rglob("*.json")],
+    "half of the files": lambda step: shutil.rmtree(step / "state" / "ocdbt.process_0"),
+    "cut array file": lambda step: os.truncate(largest_file(step), largest_file(step).stat().st_size - 1),
+    "cut list of files": lambda step: os.truncate(step / "state" / "file_sizes.json", 10),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES.keys())
+def test_a_damaged_step_is_passed_over_and_can_be_saved_again(tmp_path, damage):
+    save_steps(tmp_path, [5, 10])
+    damage(tmp_path / "10")
+    (tmp_path / "15.orbax-checkpoint-tmp" / "state").mkdir(parents=True)
+    assert latest_step(tmp_path) == 5
+    with Checkpointer(tmp_path, keep=2) as checkpointer:
+        assert checkpointer.latest_step() == 5
+        unfinished, damaged = checkpointer.warnings
+        assert unfinished.startswith("15.orbax-checkpoint-tmp:")
+        assert damaged == f"the checkpoint of step 10 is not complete and was set aside as {tmp_path}/10.incomplete"
+        checkpointer.save(10, make_state(10))
+    assert_same(restore(tmp_path, 10, target_of(make_state(0))), make_state(10))
+    assert sorted(os.listdir(tmp_path)) == ["10", "10.incomplete", "5"]
+
+
+def test_an_interrupted_deletion_is_completed(tmp_path):
+    save_steps(tmp_path, [5, 10])
+    (tmp_path / "5" / "state" / "file_sizes.json").unlink()
+    with Checkpointer(tmp_path, keep=2) as checkpointer:
+        assert checkpointer.warnings == []
+    assert os.listdir(tmp_path) == ["10"]
+
+
+def test_no_checkpoint(tmp_path):
+    assert latest_step(tmp_path / "missing") is None
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "10").write_text("a file")
+    assert latest_step(tmp_path) is None
+
+
+def test_parameters_alone_can_be_restored(tmp_path):
+    save_steps(tmp_path, [3])
+    restored = restore(tmp_path, 3, {"params": target_of(make_state(0))["params"]})
+    assert_same(restored, {"params": make_state(3)["params"]})
+
+
+def change(**leaves):
+    state = make_state(0)
+    state["params"]["dense"] |= leaves
+    return {"params": {"dense": {name: x for name, x in state["params"]["dense"].items() if x is not None}}}
+
+
+@pytest.mark.parametrize(
+    ("state", "message"),
+    [
+        (change(bias=jnp.zeros(5)), r"params/dense/bias is float32\[4\] in the checkpoint, float32\[5\] in this model"),
+        (change(bias=jnp.zeros(4, jnp.bfloat16)), r"params/dense/bias is float32\[4\] .*, bfloat16\[4\] in this model"),
+        (change(scale=jnp.zeros(4)), "params/dense/scale is not in the checkpoint"),
+        (change(bias=None), "params/dense/bias is in the checkpoint but not in this model"),
+        (change(bias=jnp.zeros(5), kernel=jnp.zeros(5)), r"\(and 1 more differences\)"),
+    ],
+)
+def test_arrays_that_do_not_fit_are_named(tmp_path, state, message):
+    save_steps(tmp_path, [3])
+    with pytest.raises(UserError, match=message) as error:
+        restore(tmp_path, 3, target_of(state))
+    assert f"{tmp_path}/3 does not fit" in str(error.value)
+
+
+def test_bytes_that_cannot_be_read_are_reported(tmp_path):
+    save_steps(tmp_path, [3])
+    manifest = tmp_path / "3" / "state" / "manifest.ocdbt"
+    manifest.write_bytes(bytes(manifest.stat().st_size))
+    with pytest.raises(UserError, match=f"the checkpoint {tmp_path}/3 cannot be read: .* is used$"):
+        restore(tmp_path, 3, target_of(make_state(0)))
+
+
+def test_a_failed_save_surfaces_at_the_next_one_and_the_last_complete_step_remains(tmp_path, capfd):
+    large = make_state(2, rows=500_000)  # 24 MB with the moments
+    size_limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    message = f"^saving a checkpoint in {tmp_path} failed: File too large; the last complete checkpoint is step 1, .*"
+    with Checkpointer(tmp_path, keep=1) as checkpointer:
+        checkpointer.save(1, make_state(1))
+        checkpointer.wait()
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, size_limits[1]))
+        try:
+            checkpointer.save(2, large)
+            with pytest.raises(UserError, match=message):
+                checkpointer.save(3, large | {"step": jnp.int32(3)})
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, size_limits)
+    assert os.listdir(tmp_path) == ["1"]
+    assert_same(restore(tmp_path, 1, target_of(make_state(0))), make_state(1))
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_failed_last_save_surfaces_at_the_end(tmp_path):
+    size_limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, size_limits[1]))
+    try:
+        with (
+            pytest.raises(UserError, match="no checkpoint is complete"),
+            Checkpointer(tmp_path, keep=1) as checkpointer,
+        ):
+            checkpointer.save(2, make_state(2, rows=500_000))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, size_limits)
+
+
+def test_unusable_folders_and_counts(tmp_path):
+    with pytest.raises(UserError, match=re.escape("--keep_checkpoints=0")):
+        Checkpointer(tmp_path, keep=0)
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match="file"):
+        Checkpointer(tmp_path / "file" / "below", keep=1)
+
+
+MESH_SCRIPT = textwrap.dedent(
+    """
+    import sys
+    import jax, jax.numpy as jnp, numpy as np
+    from jax.sharding import NamedSharding, PartitionSpec
+    from bert_jax.checkpointing import Checkpointer, latest_step, restore
+
+    action, folder, data, tensor = sys.argv[1:]
+    mesh = jax.make_mesh((int(data), int(tensor)), ("data", "tensor"))
+    kernel = np.random.default_rng(0).standard_normal((24, 16)).astype(np.float32)
+    state = {"step": np.int32(2), "params": {"kernel": kernel, "bias": kernel[0]}, "opt_state": {"m": 2 * kernel}}
+    axes = {0: (), 1: ("tensor",), 2: ("data", "tensor")}
+    shardings = jax.tree.map(lambda x: NamedSharding(mesh, PartitionSpec(*axes[x.ndim])), state)
+    if action == "save":
+        with Checkpointer(folder, keep=1) as checkpointer:
+            checkpointer.save(2, jax.device_put(state, shardings))
+    else:
+        shapes = jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), state, shardings)
+        restored = restore(folder, latest_step(folder), shapes)
+        jax.tree.map(np.testing.assert_array_equal, restored, state)
+        assert jax.tree.map(lambda x: x.sharding, restored) == shardings
+    """
+)
+
+
+def test_a_checkpoint_fits_any_number_of_devices(tmp_path):
+    def run(action, data, tensor):
+        environment = os.environ | {
+            "XLA_FLAGS": f"--xla_force_host_platform_device_count={data * tensor}",
+            "JAX_PLATFORMS": "cpu",
+        }
+        arguments = [action, str(tmp_path), str(data), str(tensor)]
+        outcome = subprocess.run(
+            [sys.executable, "-W", "error", "-c", MESH_SCRIPT, *arguments],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        assert (outcome.returncode, outcome.stdout, outcome.stderr) == (0, "", "")
+
+    run("save", 4, 2)
+    for mesh in ((8, 1), (2, 2), (3, 1), (1, 1)):
+        run("restore", *mesh)
+
+
+FAILING_SCRIPT = textwrap.dedent(
+    """
+    import resource, sys
+    import jax, jax.numpy as jnp
+    from jax.sharding import NamedSharding, PartitionSpec
+    from bert_jax.checkpointing import Checkpointer
+    from input_pipeline.errors import UserError
+
+    folder, address, index = sys.argv[1], sys.argv[2], int(sys.argv[3])
+    jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    jax.distributed.initialize(address, 2, index)
+    mesh = jax.make_mesh((2,), ("data",))
+    shardings = {
+        "step": NamedSharding(mesh, PartitionSpec()),
+        "params": NamedSharding(mesh, PartitionSpec("data")),
+    }
+    make = jax.jit(lambda step: {"step": step, "params": jnp.ones((2, 500_000)) * step}, out_shardings=shardings)
+    try:
+        with Checkpointer(folder, keep=1) as checkpointer:
+            checkpointer.save(1, make(1))
+            checkpointer.wait()
+            if index == 1:
+                resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, resource.RLIM_INFINITY))
+            checkpointer.save(2, make(2))
+            checkpointer.wait()
+    except UserError as error:
+        print(error)
+        sys.exit(2)
+    """
+)
+
+
+def test_a_save_that_fails_in_one_process_fails_in_all(tmp_path):
+    with socket.socket() as probe:
+        probe.bind(("localhost", 0))
+        address = f"localhost:{probe.getsockname()[1]}"
+    both = [
+        subprocess.Popen(
+            [sys.executable, "-c", FAILING_SCRIPT, str(tmp_path), address, str(index)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for index in range(2)
+    ]
+    for process, cause in zip(both, ("another process failed", "File too large")):
+        output, errors = process.communicate(timeout=100)
+        assert output.splitlines()[-1].startswith(
+            f"saving a checkpoint in {tmp_path} failed: {cause}; the last complete checkpoint is step 1, "
+        )
+        assert (process.returncode, errors) == (2, "")
+    assert latest_step(tmp_path) == 1

@@ -1,0 +1,100 @@
+import socket
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from bert_jax import processes
+from input_pipeline.errors import UserError
+
+SCRIPT = textwrap.dedent(
+    """
+    import sys, time
+    import jax
+    from bert_jax import processes
+    from input_pipeline.errors import UserError
+
+    address, index = sys.argv[1], int(sys.argv[2])
+    jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    jax.distributed.initialize(address, 2, index)
+    assert processes.is_first() == (index == 0)
+    assert processes.from_first(lambda: {"made by": index, "text": "ä" * 5000}) == {"made by": 0, "text": "ä" * 5000}
+    assert processes.from_first(lambda: None) is None
+
+    def refuse():
+        raise UserError(f"process {index} refuses")
+
+    def break_down():
+        raise OSError(f"process {index} breaks")
+
+    for fail, kind in ((refuse, UserError), (break_down, UserError if index else OSError)):
+        try:
+            processes.from_first(fail)
+        except kind as error:
+            assert str(error).startswith("process 0"), error
+        else:
+            raise AssertionError("no error")
+
+    assert processes.all_true(True)
+    assert not processes.all_true(index == 0)
+    assert not processes.posted("note")
+    if index == 1:
+        processes.post("note")
+    assert sorted(processes.counts("counted", 10 + index, 30)) == [10, 11]
+    assert processes.posted("note")
+
+    barrier = processes.Barrier("test")
+    for number in range(3):
+        time.sleep(0.2 * index)
+        barrier(key="again", timeout_ms=30_000)
+        processes.post(f"{index} passed {number}")
+        barrier(key="after", timeout_ms=30_000)
+        assert processes.posted(f"{1 - index} passed {number}")
+    begin = time.monotonic()
+    try:
+        if index == 0:
+            barrier(key="failing", timeout_ms=60_000)
+        else:
+            try:
+                raise OSError("disk full")
+            finally:
+                barrier(key="elsewhere", timeout_ms=60_000)
+    except RuntimeError as error:
+        assert (index, str(error)) == (0, "another process failed")
+    except OSError as error:
+        assert (index, str(error)) == (1, "disk full")
+    assert time.monotonic() - begin < 20
+    try:
+        processes.Barrier("late")(key=str(index), timeout_ms=500)
+    except TimeoutError as error:
+        assert str(error) == f"not all processes came to {index} within 0.5 s"
+    else:
+        raise AssertionError("no error")
+    """
+)
+
+
+def test_one_process_asks_nobody():
+    assert processes.is_first()
+    assert processes.from_first(lambda: (1, 2)) == (1, 2)
+    assert processes.all_true(True)
+    assert not processes.all_true(False)
+    with pytest.raises(UserError, match="refused"):
+        processes.from_first(refuse)
+
+
+def refuse():
+    raise UserError("refused")
+
+
+def test_two_processes_agree_and_fail_together():
+    with socket.socket() as probe:
+        probe.bind(("localhost", 0))
+        address = f"localhost:{probe.getsockname()[1]}"
+    both = [
+        subprocess.Popen([sys.executable, "-c", SCRIPT, address, str(index)], stderr=subprocess.PIPE, text=True)
+        for index in range(2)
+    ]
+    ends = [(process.communicate(timeout=100)[1], process.returncode) for process in both]
+    assert ends == [("", 0), ("", 0)]
