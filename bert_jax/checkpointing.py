@@ -38,8 +38,8 @@ _DISK_TROUBLE = re.compile(
 class Checkpointer:
     """Saves and restores the state of one run; all processes of the run make the same calls.
 
-    On entry the folder is put in order: what an interrupted save or deletion left is removed, a step that is damaged
-    is set aside as STEP.incomplete, so that the step can be saved again, and only the newest `keep` steps stay.
+    At first the folder is put in order: what an interrupted save left is removed, a step that is not complete is set
+    aside as STEP.incomplete, so that the step can be saved again, and only the newest `keep` steps stay.
 
     Args:
         folder: where the steps go; made if missing. Only one run at a time may use it (see run_folder.RunFolder).
@@ -136,20 +136,22 @@ class Checkpointer:
 def latest_step(folder: str | os.PathLike) -> int | None:
     """The newest complete step in `folder`, or None. Raises: UserError, when the folder cannot be read."""
     folder = _absolute(folder)
-    steps = sorted((int(name) for name in _names(folder) if _STEP.fullmatch(name)), reverse=True)
-    return next((step for step in steps if is_complete(folder / str(step))), None)
+    with files.user_errors(folder, "checkpoints"):
+        steps = sorted((int(name) for name in _names(folder) if _STEP.fullmatch(name)), reverse=True)
+        return next((step for step in steps if is_complete(folder / str(step))), None)
 
 
 def is_complete(step_folder: epath.Path) -> bool:
     """Whether the folder of one step holds all files that were written for it."""
     listing = step_folder / ITEM / FILE_SIZES
-    try:
-        if not (listing.exists() and ocp.path.step.is_path_finalized(step_folder)):
-            return False
-        sizes = json.loads(listing.read_text())
-        return all((listing.parent / name).stat().length == size for name, size in sizes.items())
-    except (OSError, ValueError):  # a file is missing; the listing itself is cut
+    if not (listing.exists() and ocp.path.step.is_path_finalized(step_folder)):
         return False
+    try:
+        sizes = json.loads(listing.read_text())
+    except ValueError:  # cut short
+        return False
+    paths = {listing.parent / name: size for name, size in sizes.items()}
+    return all(path.exists() and path.stat().length == size for path, size in paths.items())
 
 
 def restore(folder: str | os.PathLike, step: int, target: Any) -> Any:
@@ -217,8 +219,7 @@ def _walk(folder: epath.Path, prefix: str = "") -> Iterator[tuple[str, epath.Pat
 
 
 def _names(folder: epath.Path) -> list[str]:
-    with files.user_errors(folder, "checkpoints"):
-        return [entry.name for entry in folder.iterdir() if entry.is_dir()] if folder.exists() else []
+    return [entry.name for entry in folder.iterdir() if entry.is_dir()] if folder.exists() else []
 
 
 def _put_in_order(folder: epath.Path, keep: int) -> list[str]:
@@ -229,9 +230,6 @@ def _put_in_order(folder: epath.Path, keep: int) -> list[str]:
         steps = sorted(int(name) for name in _names(folder) if _STEP.fullmatch(name))
         complete = [step for step in steps if is_complete(folder / str(step))]
         for step in sorted(set(steps) - set(complete)):
-            if complete and step < complete[-1]:
-                (folder / str(step)).rmtree()  # its deletion was interrupted
-                continue
             aside = folder / f"{step}.incomplete"
             if aside.exists():
                 aside.rmtree()

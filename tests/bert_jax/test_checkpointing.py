@@ -132,12 +132,14 @@ def test_a_damaged_step_is_passed_over_and_can_be_saved_again(tmp_path, damage):
     assert sorted(os.listdir(tmp_path)) == ["10", "10.incomplete", "5"]
 
 
-def test_an_interrupted_deletion_is_completed(tmp_path):
+def test_what_an_interrupted_deletion_left_is_set_aside_too(tmp_path):
     save_steps(tmp_path, [5, 10])
-    (tmp_path / "5" / "state" / "file_sizes.json").unlink()
-    with Checkpointer(tmp_path, keep=2) as checkpointer:
-        assert checkpointer.warnings == []
-    assert os.listdir(tmp_path) == ["10"]
+    DAMAGES["no metadata"](tmp_path / "5")
+    for _ in range(2):
+        (tmp_path / "5").mkdir(exist_ok=True)
+        with Checkpointer(tmp_path, keep=1) as checkpointer:
+            assert [warning.split(" is ")[0] for warning in checkpointer.warnings] == ["the checkpoint of step 5"]
+        assert sorted(os.listdir(tmp_path)) == ["10", "5.incomplete"]
 
 
 def test_no_checkpoint(tmp_path):
