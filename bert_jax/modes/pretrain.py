@@ -182,6 +182,9 @@ class _Run:
             + (f" ({labels['is_next']:.1%} is next, {labels['random_next']:.1%} random)" if labels else "")
             + f", {inputs.eval.num_eval_examples() if inputs.eval else 0:,} held out"
         )
+        if len(shares := inputs.train.sampling_shares()) > 1:
+            shown = ", ".join(f"{share:.1%} {store}" for store, share in shares.items())
+            reporter.message(f"an epoch takes its text from: {shown}")
         reporter.message(decay_summary(self.shapes["params"]))
         warnings = list(inputs.warnings)
         if self.config.attention == "left_to_right" and self.flags.next_sentence_prediction:
