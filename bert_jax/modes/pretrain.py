@@ -183,7 +183,7 @@ class _Run:
             + f", {inputs.eval.num_eval_examples() if inputs.eval else 0:,} held out"
         )
         if len(shares := inputs.train.sampling_shares()) > 1:
-            shown = ", ".join(f"{share:.1%} {store}" for store, share in shares.items())
+            shown = ", ".join(f"{share:.1%} {spec}" for spec, share in zip(self.flags.input_file, shares.values()))
             reporter.message(f"an epoch takes its text from: {shown}")
         reporter.message(decay_summary(self.shapes["params"]))
         warnings = list(inputs.warnings)
