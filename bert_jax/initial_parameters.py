@@ -9,7 +9,7 @@ import jax
 from bert_jax import checkpointing
 from bert_jax.config import BertConfig
 from bert_jax.convert.huggingface import is_huggingface, load_huggingface, merge_into
-from bert_jax.run_folder import find_checkpoint
+from bert_jax.run_folder import CHECKPOINTS, find_checkpoint
 from input_pipeline import files
 
 FLAG = "--init_checkpoint"
@@ -23,7 +23,9 @@ def files_beside(path: str, flag: str) -> dict[str, str]:
     """
     [path] = files.expand([path], flag)
     folder = files.reach(path, flag)
-    if not folder.is_dir():
+    if folder.parent.name == CHECKPOINTS:
+        folder = folder.parent.parent
+    elif not folder.is_dir():
         folder = folder.parent
     candidates = {
         "bert_config_file": ("bert_config.json", "config.json"),

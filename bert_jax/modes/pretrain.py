@@ -186,7 +186,7 @@ class _Run:
             shown = ", ".join(f"{share:.1%} {spec}" for spec, share in zip(self.flags.input_file, shares.values()))
             reporter.message(f"an epoch takes its text from: {shown}")
         reporter.message(decay_summary(self.shapes["params"]))
-        warnings = list(inputs.warnings)
+        warnings = self.checkpointer.warnings + inputs.warnings
         if self.config.attention == "left_to_right" and self.flags.next_sentence_prediction:
             warnings.append(
                 "--attention=left_to_right: [CLS] sees nothing but itself, so next-sentence prediction cannot be "
