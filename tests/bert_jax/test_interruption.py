@@ -59,7 +59,7 @@ class Run:
 
     def end(self):
         """Waits, and returns for each process its exit code, its last line and what it wrote to stderr."""
-        ends = [process.communicate(timeout=60) for process in self.processes]
+        ends = [process.communicate(timeout=120) for process in self.processes]
         return [
             (process.returncode, (output.splitlines() or [""])[-1], errors)
             for process, (output, errors) in zip(self.processes, ends)

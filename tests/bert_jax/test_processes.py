@@ -39,6 +39,7 @@ SCRIPT = textwrap.dedent(
     assert processes.all_true(True)
     assert not processes.all_true(index == 0)
     assert not processes.posted("note")
+    assert processes.all_true(True)  # both have looked
     if index == 1:
         processes.post("note")
     assert sorted(processes.counts("counted", 10 + index, 30)) == [10, 11]
