@@ -1,5 +1,6 @@
 """Bringing up JAX: several processes, and the precision of matrix products."""
 
+import signal
 from collections.abc import Callable
 from typing import Any
 
@@ -29,6 +30,8 @@ def start(flags: Any, message: Callable[[str], None] = lambda text: None) -> Non
                 f"--coordinator_address={address}: process {index} of {count} could not join within "
                 f"{CONNECT_SECONDS} s: {str(error).strip().splitlines()[0]}"
             ) from None
+        # JAX's runtime has taken SIGTERM over; this gives it back to the handler that Python knows of.
+        signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM))
     precision = flags.matmul_precision or ("highest" if flags.precision == "f32" else "default")
     jax.config.update("jax_default_matmul_precision", precision)
     devices = jax.devices()

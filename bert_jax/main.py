@@ -90,7 +90,8 @@ def _sigterm_like_sigint():
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, previous)
+        if signal.getsignal(signal.SIGTERM) is signal.default_int_handler:  # a run that stops ignores further ones
+            signal.signal(signal.SIGTERM, previous)
 
 
 if __name__ == "__main__":
