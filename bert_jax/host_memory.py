@@ -4,8 +4,7 @@ import contextlib
 import ctypes
 
 # Parameters of mallopt(3), from glibc's malloc.h.
-_TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8
-_LARGEST = 2**31 - 1
+_TRIM_THRESHOLD, _MMAP_MAX, _ARENA_MAX = -1, -4, -8
 
 
 def keep_freed_memory() -> None:
@@ -13,10 +12,10 @@ def keep_freed_memory() -> None:
 
     XLA's CPU client allocates the scratch memory of a step anew for each step. By default glibc maps such a block, the
     kernel zeroes it page by page while it is used, and it is unmapped again: 48,000 page faults a step of a tiny model.
-    To be called before other threads allocate. Without glibc nothing happens.
+    To be called before other threads allocate. The process keeps the memory of its peak. Without glibc nothing happens.
     """
     with contextlib.suppress(OSError, AttributeError):
         mallopt = ctypes.CDLL("libc.so.6").mallopt
         mallopt(_ARENA_MAX, 1)  # blocks of other arenas than the first are always mapped when large
-        mallopt(_MMAP_THRESHOLD, _LARGEST)
-        mallopt(_TRIM_THRESHOLD, _LARGEST)
+        mallopt(_MMAP_MAX, 0)
+        mallopt(_TRIM_THRESHOLD, -1)
