@@ -70,7 +70,14 @@ def test_workers_end_with_the_program(tmp_path, number):
         "for pid in ordered_map(eval, calls, 2):\n"
         "    print(pid, flush=True)\n"
     )
-    program = subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    program = subprocess.Popen(
+        [sys.executable, script],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        # What is started in the background inherits that SIGINT is ignored.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
     pids = [int(program.stdout.readline()) for _ in range(2)]
     program.send_signal(number)
     assert program.wait(20) != 0
