@@ -1,14 +1,19 @@
 """Bringing up JAX: several processes, and the precision of matrix products."""
 
+import json
+import os
 import signal
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
 
+from bert_jax import processes
 from input_pipeline.errors import UserError
 
 CONNECT_SECONDS = 120
+LEAVE_SECONDS = 10
 
 
 def start(flags: Any, message: Callable[[str], None] = lambda text: None) -> None:
@@ -39,3 +44,41 @@ def start(flags: Any, message: Callable[[str], None] = lambda text: None) -> Non
     if jax.process_count() > 1:
         text += f", process {jax.process_index()} of {jax.process_count()}"
     message(f"{text}; {flags.precision}, matrix products in {precision} precision")
+
+
+def check_same_flags(values: Mapping[str, Any]) -> None:
+    """Makes sure that all processes were given the same flags, each its --process_id aside.
+
+    Args:
+        values: name -> value.
+
+    Raises:
+        UserError: on all processes, when they were not.
+    """
+    if not jax.distributed.is_initialized():
+        return
+    own = json.loads(json.dumps(values))
+    first = processes.from_first(lambda: own)
+    differences = [
+        f"--{name} is {value} for process {jax.process_index()}, but {first[name]} for process 0"
+        for name, value in own.items()
+        if value != first[name] and name != "process_id"
+    ]
+    if not processes.all_true(not differences):
+        raise UserError("all processes need the same flags: " + "; ".join(differences or ["see what another one says"]))
+
+
+def leave(code: int) -> int:
+    """Returns `code` when all processes leave after an error or a stop; if some do not, ends this one with it.
+
+    At its end a process waits for the others, and they may be waiting for what this one will not do any more. When it
+    is gone they get to know, and end too.
+    """
+    if jax.distributed.is_initialized():
+        try:
+            processes.counts("leaving", code, LEAVE_SECONDS)
+        except jax.errors.JaxRuntimeError:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
+    return code

@@ -5,6 +5,7 @@ import importlib
 import os
 import signal
 import sys
+import traceback
 
 from absl import flags
 
@@ -12,6 +13,7 @@ from bert_jax.flags import COMPUTING_MODES, MODES, define
 from bert_jax.host_memory import keep_freed_memory
 from input_pipeline.errors import UserError
 
+EXIT_FAILED = 1
 EXIT_USER_ERROR = 2
 EXIT_STOPPED = 75
 
@@ -72,16 +74,25 @@ def main(argv: list[str] | None = None) -> int:
         return _run_mode(values)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
-        return EXIT_USER_ERROR
+        return _leave(EXIT_USER_ERROR)
     except KeyboardInterrupt:
         # Steps have handlers of their own, which save; here nothing is lost that the same command does not make again.
         print("stopped before the first step; the same command begins again", file=sys.stderr)
-        return EXIT_STOPPED
+        return _leave(EXIT_STOPPED)
+    except Exception:
+        traceback.print_exc()
+        return _leave(EXIT_FAILED)
 
 
 def _run_mode(values: flags.FlagValues) -> int:
     mode = importlib.import_module(f"bert_jax.modes.{values.mode}")
     return mode.run(values) or 0
+
+
+def _leave(code: int) -> int:
+    """Parts from the other processes where there are any, which only modes that compute on devices can have."""
+    devices = sys.modules.get("bert_jax.devices")
+    return devices.leave(code) if devices else code
 
 
 @contextlib.contextmanager

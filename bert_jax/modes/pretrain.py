@@ -1,6 +1,7 @@
 """--mode=pretrain: text -> tokens -> pairs -> masks -> batches -> losses -> checkpoints."""
 
 import dataclasses
+import functools
 import itertools
 import json
 import os
@@ -38,7 +39,8 @@ def run(flags: Any) -> int:
     apply_defaults(flags, say)
     settings = data_config(flags)
     model_config(flags)
-    devices.start(flags, say)
+    devices.start(flags, functools.partial(print, file=sys.stderr, flush=True))  # each process says which one it is
+    devices.check_same_flags(flags.flag_values_dict())
     mesh = partitioning.make_mesh(flags.mesh)
     partitioning.check_batch_size(mesh, "--train_batch_size", flags.train_batch_size, flags.gradient_accumulation_steps)
     partitioning.check_batch_size(mesh, "--eval_batch_size", flags.eval_batch_size)
