@@ -60,9 +60,11 @@ class Dense(nn.Module):
         zeros = nn.with_logical_partitioning(nn.initializers.zeros, self.out_axes)
         bias = self.param("bias", zeros, self.out_shape)
         n = len(self.in_shape)
-        contract = (tuple(range(x.ndim - n, x.ndim)), tuple(range(n)))
-        y = jax.lax.dot_general(x.astype(self.dtype), kernel.astype(self.dtype), (contract, ((), ())))
-        return y + bias.astype(self.dtype)
+        # One axis of rows: the gradient of the kernel is then a plain product, twice as fast on CPU as one that sums
+        # over two axes, for which XLA first transposes an operand.
+        rows = x.astype(self.dtype).reshape(-1, *self.in_shape)
+        y = jax.lax.dot_general(rows, kernel.astype(self.dtype), ((range(1, n + 1), range(n)), ((), ())))
+        return (y + bias.astype(self.dtype)).reshape(*x.shape[:-n], *self.out_shape)
 
 
 class Embedding(nn.Module):
@@ -275,11 +277,13 @@ class MaskedLanguageModelHead(nn.Module):
 
     def __call__(self, hidden: jax.Array, word_embeddings: jax.Array) -> jax.Array:
         c = self.config
-        x = self.layer_norm(activation(c.hidden_act)(self.transform(hidden)))
+        rows = hidden.reshape(-1, c.hidden_size)  # one axis, for the reason given in Dense
+        x = self.layer_norm(activation(c.hidden_act)(self.transform(rows)))
         table = word_embeddings.astype(self.dtype)
-        logits = jnp.einsum("bph,vh->bpv", x, table, preferred_element_type=jnp.float32) + self.output_bias()
+        logits = jnp.einsum("rh,vh->rv", x, table, preferred_element_type=jnp.float32) + self.output_bias()
         # The rows that only pad the table take no part in the softmax and can never be predicted.
-        return jnp.where(jnp.arange(c.padded_vocab_size) < c.vocab_size, logits, -1e9)
+        logits = jnp.where(jnp.arange(c.padded_vocab_size) < c.vocab_size, logits, -1e9)
+        return logits.reshape(*hidden.shape[:-1], -1)
 
 
 class OutputBias(nn.Module):

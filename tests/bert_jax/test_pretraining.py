@@ -47,8 +47,20 @@ def test_shapes_are_those_of_the_batch():
         assert (shape.shape, shape.dtype) == (batch()[name].shape, batch()[name].dtype)
 
 
-def test_cross_entropy_of_equal_logits():
-    np.testing.assert_allclose(pretraining.cross_entropy(jnp.zeros((2, 4)), jnp.array([0, 3])), np.log(4.0), rtol=1e-6)
+def test_losses_and_right_predictions_are_those_of_log_softmax_and_argmax():
+    logits = np.random.default_rng(0).normal(size=(2, 3, 7)).astype(np.float32)
+    labels = np.array([[0, 3, 6], *logits[1:].argmax(-1)], np.int32)
+    losses, right = pretraining.score(jnp.asarray(logits), jnp.asarray(labels))
+    expected = -np.take_along_axis(jax.nn.log_softmax(logits), labels[..., None], -1)[..., 0]
+    np.testing.assert_allclose(losses, expected, rtol=1e-5)
+    np.testing.assert_array_equal(right, logits.argmax(-1) == labels)
+
+
+@pytest.mark.parametrize("value", [0.0, np.nan])
+def test_equal_or_undefined_logits_predict_nothing(value):
+    losses, right = pretraining.score(jnp.full((2, 4), value), jnp.array([0, 3]))
+    np.testing.assert_allclose(losses, np.log(4.0) + value, rtol=1e-6)
+    assert not right.any()
 
 
 def test_nothing_masked_is_loss_zero_and_finite_gradients(params):
