@@ -2,8 +2,10 @@
 
 import json
 import os
+import re
 import signal
 import sys
+import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -20,21 +22,18 @@ def start(flags: Any, message: Callable[[str], None] = lambda text: None) -> Non
     """Joins the other processes, if any, and sets the matmul precision; call before anything touches a device.
 
     Raises:
-        UserError: the three flags of several processes do not fit together, or the others do not answer in time.
+        UserError: the three flags of several processes do not fit together, or the others cannot be joined. When they
+            do not come in time, the process ends here with that message.
     """
     address, count, index = flags.coordinator_address, flags.num_processes, flags.process_id
     if address or count is not None or index is not None:
         if not address or count is None or index is None:
             raise UserError("--coordinator_address, --num_processes and --process_id belong together: give all or none")
+        if not re.fullmatch(r".+:\d+", address):
+            raise UserError(f"--coordinator_address={address} must be HOST:PORT, the same for all processes")
         if index >= count:
             raise UserError(f"--process_id={index} must be below --num_processes={count}")
-        try:
-            jax.distributed.initialize(address, count, index, initialization_timeout=CONNECT_SECONDS)
-        except Exception as error:
-            raise UserError(
-                f"--coordinator_address={address}: process {index} of {count} could not join within "
-                f"{CONNECT_SECONDS} s: {str(error).strip().splitlines()[0]}"
-            ) from None
+        _join(address, count, index)
         # JAX's runtime has taken SIGTERM over; this gives it back to the handler that Python knows of.
         signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM))
     precision = flags.matmul_precision or ("highest" if flags.precision == "f32" else "default")
@@ -44,6 +43,24 @@ def start(flags: Any, message: Callable[[str], None] = lambda text: None) -> Non
     if jax.process_count() > 1:
         text += f", process {jax.process_index()} of {jax.process_count()}"
     message(f"{text}; {flags.precision}, matrix products in {precision} precision")
+
+
+def _join(address: str, count: int, index: int) -> None:
+    who = f"--coordinator_address={address}: process {index} of {count}"
+
+    def give_up():
+        print(f"error: {who} waited {CONNECT_SECONDS} s for the others: not all came", file=sys.stderr, flush=True)
+        os._exit(2)
+
+    # When its own time is over, JAX does not raise an error but aborts the process.
+    timer = threading.Timer(CONNECT_SECONDS, give_up)
+    timer.start()
+    try:
+        jax.distributed.initialize(address, count, index, initialization_timeout=2 * CONNECT_SECONDS)
+    except Exception as error:
+        raise UserError(f"{who} could not join: {str(error).strip().splitlines()[0]}") from None
+    finally:
+        timer.cancel()
 
 
 def check_same_flags(values: Mapping[str, Any]) -> None:
