@@ -22,6 +22,9 @@ from input_pipeline.token_store import METADATA, is_token_store
 BLOCK_BYTES = 1 << 20
 LONGEST_JSON_LINE = 1 << 26  # bytes
 
+LARGEST_BAD_SHARE = 0.1  # of a text's characters; text in another 8-bit encoding has fewer, and only gets a warning
+_FEWEST_BAD = 10  # below, they say nothing
+
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _TFRECORD_NAME = re.compile(r"\.tf_?records?(-\d+-of-\d+)?$")
 _JSONL_NAME = re.compile(r"\.(jsonl?|ndjson)$")
@@ -61,6 +64,7 @@ class Block:
 
     Attributes:
       name: the source's name.
+      flag: how the user named the source.
       kind: "text", "jsonl", or "documents" (UTF-8 texts, each a document).
       data: whole lines, or the list of documents.
       position: bytes of the source that are read when this block is done.
@@ -70,6 +74,7 @@ class Block:
     """
 
     name: str
+    flag: str
     kind: str
     data: bytes | list[bytes]
     position: int
@@ -132,15 +137,15 @@ def read_blocks(
       UserError: when the source cannot be read, or is no text.
     """
     if source.kind == "builtin":
-        yield from _pack(source.name, _builtin_texts(), block_bytes)
+        yield from _pack(source.name, flag, _builtin_texts(), block_bytes)
     elif source.kind == "tfds":
         from input_pipeline import tfds_corpus
 
-        yield from _pack(source.name, tfds_corpus.read_texts(source.name, text_field, flag), block_bytes)
+        yield from _pack(source.name, flag, tfds_corpus.read_texts(source.name, text_field, flag), block_bytes)
     else:
         cut = _cut_text if source.kind == "text" else _cut_jsonl
         with _open(source.name, flag) as (stream, position):
-            yield from _cut_blocks(source, stream, position, cut, block_bytes)
+            yield from _cut_blocks(source, flag, stream, position, cut, block_bytes)
 
 
 def parse_block(block: Block, text_field: str, split: bool) -> tuple[list[list[str]], int]:
@@ -160,7 +165,7 @@ def parse_block(block: Block, text_field: str, split: bool) -> tuple[list[list[s
     """
     encoded = block.data if isinstance(block.data, list) else [block.data]
     texts = [data.decode("utf-8", "replace") for data in encoded]
-    replaced = sum(text.count("\ufffd") - data.count("\ufffd".encode()) for text, data in zip(texts, encoded))
+    replaced = sum(map(_num_replaced, texts, encoded))
     if block.kind == "text":
         documents = _paragraphs(texts[0])
         if split:
@@ -215,41 +220,83 @@ def _file_kind(path: str, flag: str) -> str:
         return "text"
     with _open(path, flag) as (stream, _):
         start = stream.read(16)
+    return "tfrecord" if _is_record(start) else "text"
+
+
+def _is_record(start: bytes) -> bool:
     # A record begins with its length (8 bytes), a checksum (4 bytes) and, as a tf.train.Example, byte 10.
-    is_record = len(start) == 16 and start[12] == 10 and 0 < int.from_bytes(start[:8], "little") < 2**32
-    return "tfrecord" if is_record else "text"
+    return len(start) >= 16 and start[12] == 10 and 0 < int.from_bytes(start[:8], "little") < 2**32
+
+
+@contextlib.contextmanager
+def open_text(path: str, flag: str) -> Iterator[IO[bytes]]:
+    """The content of a text file, plain or gzip.
+
+    Raises:
+      UserError: when it cannot be read, or is no text; a damaged gzip file shows while it is read.
+    """
+    with _open(path, flag) as (stream, _):
+        if stream.seekable():
+            _check_is_text(stream.read(BLOCK_BYTES), path, flag)
+            stream.seek(0)
+        yield stream
 
 
 @contextlib.contextmanager
 def _open(path: str, flag: str) -> Iterator[tuple[IO[bytes], Callable[[], int]]]:
     """The file's content, decompressed where it is gzip, and a function that tells how much of the file was read."""
     with files.open_binary(path, flag) as raw, files.user_errors(path, flag):
-        is_gzip = raw.read(2) == b"\x1f\x8b"
-        raw.seek(0)
+        is_gzip = False
+        if raw.seekable():  # no pipe
+            is_gzip = raw.read(2) == b"\x1f\x8b"
+            raw.seek(0)
         try:
             yield (gzip.GzipFile(fileobj=raw) if is_gzip else raw), raw.tell
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:
             raise UserError(f"{flag}: {path} is a damaged or cut-off gzip file: {error}") from None
 
 
-def _cut_blocks(source: Source, stream: IO[bytes], position, cut, block_bytes: int) -> Iterator[Block]:
+def _check_is_text(start: bytes, name: str, flag: str) -> None:
+    """Raises: UserError when the first block of a file is no UTF-8 text."""
+    wanted = "input is UTF-8 text or JSON lines, plain or gzipped"
+    for magic, format_name in _OTHER_FORMATS.items():
+        if start.startswith(magic):
+            raise UserError(f"{flag}: {name} is {format_name}; {wanted}")
+    if _is_record(start):
+        raise UserError(f"{flag}: {name} holds TFRecords; {wanted}")
+    text = start.decode("utf-8", "replace")
+    bad = _num_replaced(text, start) + start.count(b"\0")
+    if bad >= _FEWEST_BAD and bad > LARGEST_BAD_SHARE * len(text):
+        raise UserError(f"{flag}: {name}: is this a text file? {bad / len(text):.0%} is zeros or no UTF-8; {wanted}")
+
+
+def _num_replaced(text: str, data: bytes) -> int:
+    return text.count("\ufffd") - data.count("\ufffd".encode())
+
+
+def _cut_blocks(source: Source, flag: str, stream: IO[bytes], position, cut, block_bytes: int) -> Iterator[Block]:
     line = 1
     buffer = stream.read(block_bytes)
-    for start, format_name in _OTHER_FORMATS.items():
-        if buffer.startswith(start):
-            raise UserError(f"{source.name} is {format_name}; input is UTF-8 text or JSON lines, plain or gzipped")
+    _check_is_text(buffer, source.name, flag)
     buffer = buffer.removeprefix(_BYTE_ORDER_MARK)
     while chunk := stream.read(block_bytes):
-        end = cut(buffer, source.name, line)
+        end = cut(buffer, f"{flag}: {source.name}", line)
         if end:
             data = buffer[:end]
             cut_line = not data.endswith(b"\n")
             yield Block(
-                source.name, source.kind, data, position(), line, continues=source.kind == "text", cut_line=cut_line
+                source.name,
+                flag,
+                source.kind,
+                data,
+                position(),
+                line,
+                continues=source.kind == "text",
+                cut_line=cut_line,
             )
             line += data.count(b"\n")
         buffer = buffer[end:] + chunk
-    yield Block(source.name, source.kind, buffer, source.size, line)
+    yield Block(source.name, flag, source.kind, buffer, source.size, line)
 
 
 def _cut_text(buffer: bytes, name: str, line: int) -> int:
@@ -277,16 +324,16 @@ def _builtin_texts() -> Iterator[bytes]:
     return (text.encode("utf-8", "replace") for text in builtin_corpus.documents())
 
 
-def _pack(name: str, texts: Iterable[bytes], block_bytes: int) -> Iterator[Block]:
+def _pack(name: str, flag: str, texts: Iterable[bytes], block_bytes: int) -> Iterator[Block]:
     batch, size, position = [], 0, 0
     for text in texts:
         batch.append(text)
         size += len(text)
         if size >= block_bytes:
             position += size
-            yield Block(name, "documents", batch, position)
+            yield Block(name, flag, "documents", batch, position)
             batch, size = [], 0
-    yield Block(name, "documents", batch, position + size)
+    yield Block(name, flag, "documents", batch, position + size)
 
 
 def _paragraphs(text: str) -> list[list[str]]:
@@ -306,7 +353,7 @@ def _json_texts(text: str, block: Block, text_field: str) -> Iterator[str]:
     for number, line in enumerate(text.split("\n"), block.first_line):
         if not line.strip():
             continue
-        where = f"{block.name}, line {number}"
+        where = f"{block.flag}: {block.name}, line {number}"
         try:
             value = json.loads(line)
         except (ValueError, RecursionError) as error:

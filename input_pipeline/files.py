@@ -33,19 +33,20 @@ def is_remote(path: str | os.PathLike) -> bool:
     return os.fspath(path).startswith(REMOTE_SCHEMES)
 
 
-def as_path(path: str | os.PathLike) -> epath.Path:
-    """`path` as an `epath.Path`, with `~` expanded.
+def as_path(path: str | os.PathLike, flag: str | None = None) -> epath.Path:
+    """`path`, which the user named with `flag`, as an `epath.Path`, with `~` expanded.
 
     Raises:
       UserError: for an unknown scheme ("http://...", or "gs:/bucket" with one slash), which would otherwise become a
         local folder named "http:" or "gs:".
     """
     name = os.fspath(path)
+    where = f"{flag}: " if flag else ""
     if not name:
-        raise UserError("an empty path was given; write a file or folder name")
+        raise UserError(f"{where}an empty path was given; write a file or folder name")
     if not is_remote(name) and (scheme := re.match(r"[A-Za-z][A-Za-z0-9+.-]+:/", name)):
         known = ", ".join(REMOTE_SCHEMES)
-        raise UserError(f"{name}: {scheme[0]} is not a known kind of path; write a local path or one of {known}")
+        raise UserError(f"{where}{name}: {scheme[0]} is not a known kind of path; write a local path or one of {known}")
     return epath.Path(name).expanduser()
 
 
@@ -55,7 +56,7 @@ def reach(path: str | os.PathLike, flag: str) -> epath.Path:
     Raises:
       UserError: when a remote file system refuses, or does not answer within `PATIENCE_SECONDS`.
     """
-    target = as_path(path)
+    target = as_path(path, flag)
     if is_remote(target) and os.fspath(target) not in _reached:
         with user_errors(target, flag):
             _tensorflow()  # its import takes seconds, which are not the network's
@@ -72,7 +73,7 @@ def expand(patterns: list[str], flag: str) -> list[str]:
     """
     found = []
     for pattern in patterns:
-        path = as_path(pattern)
+        path = as_path(pattern, flag)
         name = os.fspath(path)
         wild = _GLOB_CHARACTERS.search(name)
         folder = reach(name[: wild.start()].rpartition("/")[0] if wild and is_remote(name) else name, flag)

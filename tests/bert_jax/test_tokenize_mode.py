@@ -1,5 +1,6 @@
 """--mode=tokenize: one JSON line a text, from files and standard input."""
 
+import gzip
 import io
 import json
 import subprocess
@@ -79,6 +80,42 @@ def test_missing_files_are_named(run):
         run(input_file=["none.txt"])
     with pytest.raises(UserError, match="--mode=tokenize needs --vocab_file"):
         run(vocab_file=None)
+
+
+def test_gzip_is_known_by_content(run, tmp_path):
+    (tmp_path / "a.txt").write_bytes(gzip.compress(b"cat\nthe\n"))
+    (tmp_path / "b.jsonl.gz").write_bytes(gzip.compress(b'{"text": "sat"}\n'))
+    results = run(input_file=[str(tmp_path / "a.txt"), str(tmp_path / "b.jsonl.gz")])
+    assert [result["text"] for result in results] == ["cat", "the", "sat"]
+    (tmp_path / "cut.gz").write_bytes(gzip.compress(b"cat\nthe\n")[:-9])
+    with pytest.raises(UserError, match=r"--input_file: .*/cut\.gz is a damaged or cut-off gzip file"):
+        run(input_file=[str(tmp_path / "cut.gz")])
+
+
+RECORD = (20).to_bytes(8, "little") + b"\1\2\3\4" + b"\n" + b"x" * 19 + b"\1\2\3\4"
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (RECORD, "bad holds TFRecords"),
+        (b"the cat" + bytes(10), r"bad: is this a text file\? 59% is zeros or no UTF-8"),
+        (b"the cat" + b"\xff" * 10, r"bad: is this a text file\? 59% is zeros or no UTF-8"),
+        (b"\xff\xfet\0", "bad is UTF-16 text"),
+    ],
+)
+def test_what_is_no_text_is_refused(run, tmp_path, content, problem):
+    (tmp_path / "bad").write_bytes(content)
+    with pytest.raises(UserError, match=f"--input_file: .*/{problem}"):
+        run(input_file=[str(tmp_path / "bad")])
+
+
+def test_an_input_is_not_overwritten(run, tmp_path):
+    (tmp_path / "a.txt").write_text("cat\n")
+    (tmp_path / "link").symlink_to(tmp_path / "a.txt")
+    with pytest.raises(UserError, match=r"--output_file=.*/link is an --input_file too"):
+        run(input_file=[str(tmp_path / "?.txt")], output_file=str(tmp_path / "link"))
+    assert (tmp_path / "a.txt").read_text() == "cat\n"
 
 
 def test_quick_start_and_a_reader_that_stops_early(data, tmp_path):

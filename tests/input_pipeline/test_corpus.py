@@ -125,7 +125,7 @@ def test_json_lines(tmp_path):
 @pytest.mark.parametrize("block_bytes", [16, 1 << 20])
 def test_a_bad_json_line_is_named(tmp_path, line, problem, block_bytes):
     (tmp_path / "a.jsonl").write_text('{"text": "good"}\n\n{"text": "good"}\n' + line + "\n")
-    with pytest.raises(UserError, match=r"/a\.jsonl, line 4: " + problem):
+    with pytest.raises(UserError, match=r"--input_file: .*/a\.jsonl, line 4: " + problem):
         documents(tmp_path / "a.jsonl", block_bytes=block_bytes)
 
 
@@ -187,8 +187,16 @@ def test_kinds(tmp_path):
 @pytest.mark.parametrize(("start", "name"), [(b"\xff\xfea\0", "UTF-16 text"), (b"PK\3\4", "a zip archive")])
 def test_other_formats_are_named(tmp_path, start, name):
     (tmp_path / "a.txt").write_bytes(start + bytes(100))
-    with pytest.raises(UserError, match=rf"a\.txt is {name}; input is UTF-8 text"):
+    with pytest.raises(UserError, match=rf"--input_file: .*a\.txt is {name}; input is UTF-8 text"):
         documents(tmp_path / "a.txt")
+
+
+def test_a_tenth_of_bad_characters_is_no_text(tmp_path):
+    (tmp_path / "a.txt").write_bytes(b"\xff" * 10 + b"a" * 90)
+    assert documents(tmp_path / "a.txt") == [["\ufffd" * 10 + "a" * 90]]
+    (tmp_path / "a.txt").write_bytes(b"\xff" * 10 + b"a" * 89)
+    with pytest.raises(UserError, match=r"--eval_input_file: .*a\.txt: is this a text file\?"):
+        list(corpus.read_blocks(*corpus.find_sources(str(tmp_path / "a.txt")), "text", "--eval_input_file"))
 
 
 def test_builtin_and_texts_for_a_vocabulary(tmp_path):

@@ -61,6 +61,8 @@ def test_atomic_writes_replace_and_leave_nothing_behind(tmp_path):
 def test_unknown_schemes_never_become_local_folders(name):
     with pytest.raises(UserError):
         files.as_path(name)
+    with pytest.raises(UserError, match=r"^--input_file: .*(is not a known kind of path|an empty path)"):
+        files.expand([name], "--input_file")
 
 
 def test_remote_path_without_access_is_a_quick_error(tmp_path, monkeypatch):
