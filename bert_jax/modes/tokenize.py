@@ -14,8 +14,8 @@ from input_pipeline.tokenization import load_tokenizer
 def run(flags) -> None:
     """Tokenizes each text of --input_file, or of standard input, without adding [CLS] and [SEP].
 
-    Files may be gzip. A name in .jsonl or .jsonl.gz holds objects with a "text", any other input has a text a line, which
-    may be empty. One object is written for each text, to --output_file or standard output.
+    Files may be gzip. A name in .jsonl or .jsonl.gz holds objects with a "text", any other input has a text a line,
+    which may be empty. One object is written for each text, to --output_file or standard output.
 
     Args:
       flags: vocab_file, do_lower_case (None for the vocabulary's own setting), input_file (a list or None) and
