@@ -1,8 +1,9 @@
 """Checkpoints of the training state: asynchronous, atomic, and restored onto any mesh.
 
 Step 10 is the folder <folder>/10, which Orbax fills under a temporary name and renames when it is whole. Its state/
-holds the arrays and, written last, a list of all files with their sizes: a step whose files do not match that list
-(a copy that broke off, a disk that lost data, a deletion cut short) is no checkpoint and is passed over.
+holds the arrays and, written last, a list of all files with their sizes and CRC-32: a step whose files do not have the
+listed sizes (a copy that broke off, a deletion cut short) is no checkpoint and is passed over. The checksums, for which
+all has to be read, are compared when a run goes on from a step and when a step is restored.
 """
 
 import contextlib
@@ -13,6 +14,7 @@ import logging
 import os
 import re
 import sys
+import zlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -25,7 +27,7 @@ from input_pipeline import files
 from input_pipeline.errors import UserError
 
 ITEM = "state"
-FILE_SIZES = "file_sizes.json"
+FILE_LIST = "file_list.json"
 
 _instances = itertools.count()
 _STEP = re.compile(r"0|[1-9]\d*")
@@ -33,6 +35,11 @@ _UNFINISHED = ".orbax-checkpoint-tmp"
 _DISK_TROUBLE = re.compile(
     "No space left on device|Disk quota exceeded|File too large|Read-only file system|Permission denied"
 )
+_LOST_CONTACT = re.compile(
+    "Gloo|Connection closed by peer|[Cc]oordination ?[Ss]ervice|coordination agent|DEADLINE_EXCEEDED|UNAVAILABLE"
+)
+_WITHOUT_IT = "with that folder moved away, the checkpoint before it is used"
+_CHUNK_BYTES = 1 << 20
 
 
 class Checkpointer:
@@ -143,15 +150,29 @@ def latest_step(folder: str | os.PathLike) -> int | None:
 
 def is_complete(step_folder: epath.Path) -> bool:
     """Whether the folder of one step holds all files that were written for it."""
-    listing = step_folder / ITEM / FILE_SIZES
-    if not (listing.exists() and ocp.path.step.is_path_finalized(step_folder)):
-        return False
-    try:
-        sizes = json.loads(listing.read_text())
-    except ValueError:  # cut short
-        return False
-    paths = {listing.parent / name: size for name, size in sizes.items()}
-    return all(path.exists() and path.stat().length == size for path, size in paths.items())
+    listed = _listed(step_folder)
+    return (
+        bool(listed)
+        and ocp.path.step.is_path_finalized(step_folder)
+        and all(path.exists() and path.stat().length == size for path, size, _ in listed)
+    )
+
+
+def set_aside_damaged(folder: str | os.PathLike) -> list[str]:
+    """Reads the newest complete step and sets it aside if its bytes changed, then the one before, until one is sound.
+
+    Returns:
+        One line for each step that was set aside.
+
+    Raises:
+        UserError: the folder cannot be read or changed.
+    """
+    folder, warnings = _absolute(folder), []
+    with files.user_errors(folder, "checkpoints"):
+        while (step := latest_step(folder)) is not None and (file := _changed_file(folder / str(step))):
+            aside = _set_aside(folder, step)
+            warnings.append(f"the checkpoint of step {step} is damaged ({file.name}) and was set aside as {aside}")
+    return warnings
 
 
 def restore(folder: str | os.PathLike, step: int, target: Any) -> Any:
@@ -168,10 +189,11 @@ def restore(folder: str | os.PathLike, step: int, target: Any) -> Any:
 
     Raises:
         UserError: an array is missing in the checkpoint or in the target, or differs in shape or dtype; or a file
-            cannot be read.
+            cannot be read, or is not what was written.
     """
     _silence_orbax()
     path = _absolute(folder) / str(step) / ITEM
+    processes.from_first(lambda: _check_bytes(path.parent))
     with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as reader:
         try:
             saved = reader.metadata(path).item_metadata
@@ -183,10 +205,9 @@ def restore(folder: str | os.PathLike, step: int, target: Any) -> Any:
         except UserError:
             raise
         except Exception as error:
-            raise UserError(
-                f"the checkpoint {path.parent} cannot be read: {_reason(error)}; with that folder moved away, "
-                "the checkpoint before it is used"
-            ) from error
+            if _LOST_CONTACT.search(str(error)):  # the other processes are gone, the checkpoint is as good as before
+                raise
+            raise UserError(f"the checkpoint {path.parent} cannot be read: {_reason(error)}; {_WITHOUT_IT}") from error
 
 
 def _barrier() -> processes.Barrier | None:
@@ -201,8 +222,8 @@ class _StateHandler(ocp.PyTreeCheckpointHandler):
     def finalize(self, directory: epath.Path) -> None:
         # Called on the first process when all processes have written, before the folder gets its final name.
         super().finalize(directory)
-        sizes = {name: path.stat().length for name, path in _walk(directory)}
-        (directory / FILE_SIZES).write_text(json.dumps(sizes))
+        listed = {name: {"size": path.stat().length, "crc32": _crc32(path)} for name, path in _walk(directory)}
+        (directory / FILE_LIST).write_text(json.dumps(listed))
 
 
 def _absolute(folder: str | os.PathLike) -> epath.Path:
@@ -218,6 +239,35 @@ def _walk(folder: epath.Path, prefix: str = "") -> Iterator[tuple[str, epath.Pat
             yield prefix + entry.name, entry
 
 
+def _listed(step_folder: epath.Path) -> list[tuple[epath.Path, int, int]]:
+    """The files of a step with the sizes and checksums that were written; empty when its list is missing or damaged."""
+    file = step_folder / ITEM / FILE_LIST
+    try:
+        listed = json.loads(file.read_text()).items()
+        return [(file.parent / name, entry["size"], entry["crc32"]) for name, entry in listed]
+    except (FileNotFoundError, NotADirectoryError, ValueError, TypeError, KeyError, AttributeError):
+        return []
+
+
+def _crc32(file: epath.Path) -> int:
+    checksum = 0
+    with file.open("rb") as stream:
+        while chunk := stream.read(_CHUNK_BYTES):
+            checksum = zlib.crc32(chunk, checksum)
+    return checksum
+
+
+def _changed_file(step_folder: epath.Path) -> epath.Path | None:
+    return next((file for file, _, checksum in _listed(step_folder) if _crc32(file) != checksum), None)
+
+
+def _check_bytes(step_folder: epath.Path) -> None:
+    with files.user_errors(step_folder, "checkpoint"):
+        file = _changed_file(step_folder)
+    if file:
+        raise UserError(f"the checkpoint {step_folder} is damaged: {file} is not what was written; {_WITHOUT_IT}")
+
+
 def _names(folder: epath.Path) -> list[str]:
     return [entry.name for entry in folder.iterdir() if entry.is_dir()] if folder.exists() else []
 
@@ -230,14 +280,19 @@ def _put_in_order(folder: epath.Path, keep: int) -> list[str]:
         steps = sorted(int(name) for name in _names(folder) if _STEP.fullmatch(name))
         complete = [step for step in steps if is_complete(folder / str(step))]
         for step in sorted(set(steps) - set(complete)):
-            aside = folder / f"{step}.incomplete"
-            if aside.exists():
-                aside.rmtree()
-            (folder / str(step)).rename(aside)
+            aside = _set_aside(folder, step)
             warnings.append(f"the checkpoint of step {step} is not complete and was set aside as {aside}")
         for step in complete[:-keep]:
             (folder / str(step)).rmtree()
     return warnings
+
+
+def _set_aside(folder: epath.Path, step: int) -> epath.Path:
+    aside = folder / f"{step}.incomplete"
+    if aside.exists():
+        aside.rmtree()
+    (folder / str(step)).rename(aside)
+    return aside
 
 
 def _remove_unfinished(folder: epath.Path) -> list[str]:

@@ -15,6 +15,7 @@ import os
 import platform
 import socket
 from collections.abc import Callable, Iterable, Mapping
+from types import NoneType
 from typing import IO, Any
 
 from etils import epath
@@ -27,6 +28,17 @@ RUN_FILE = "run.json"
 LOCK_FILE = ".lock"
 CHECKPOINTS = "checkpoints"
 FORMAT_VERSION = 1
+
+_TYPES = {
+    "mode": (str,),
+    "task": (str, NoneType),
+    "settings": (dict,),
+    "num_train_steps": (int,),
+    "finished_at_step": (int, NoneType),
+    "flags": (dict,),
+    "versions": (dict,),
+    "created": (str,),
+}
 
 # What may lie in a new output folder: the run's own log, and what systems and schedulers leave in any folder.
 _HARMLESS = (".log", ".out", ".err")
@@ -169,7 +181,11 @@ class RunFolder:
             )
 
     def _start(self, run: dict[str, Any], save: list[Callable[[str], Any]]) -> dict[str, Any]:
-        step = checkpointing.latest_step(self.checkpoints)
+        damaged = checkpointing.set_aside_damaged(self.checkpoints)
+        start = self._start_from(checkpointing.latest_step(self.checkpoints), run, save)
+        return start | {"message": "; ".join([*damaged, *filter(None, [start["message"]])]) or None}
+
+    def _start_from(self, step: int | None, run: dict[str, Any], save: list[Callable[[str], Any]]) -> dict[str, Any]:
         if step is None:  # nothing is lost by beginning anew, with whatever settings
             for write in save:
                 write(os.fspath(self.path))
@@ -210,12 +226,15 @@ class RunFolder:
 
 def read_run(path: str | os.PathLike, flag: str) -> dict[str, Any]:
     """What run.json in the folder `path`, given by `flag`, says. Raises: UserError, when it is missing or damaged."""
-    text = files.read_text(files.as_path(path) / RUN_FILE, flag)
+    file = files.as_path(path) / RUN_FILE
     try:
-        run = json.loads(text)
+        run = json.loads(files.read_text(file, flag))
         version = run["format_version"]
-    except (ValueError, TypeError, KeyError):
-        raise UserError(f"{flag}: {files.as_path(path) / RUN_FILE} is damaged; it describes the run in JSON") from None
+        whole = version != FORMAT_VERSION or all(type(run[key]) in types for key, types in _TYPES.items())
+    except (ValueError, TypeError, KeyError, RecursionError):
+        whole = False
+    if not whole:
+        raise UserError(f"{flag}: {file} is damaged; it describes the run in JSON")
     if version != FORMAT_VERSION:
         raise UserError(f"{flag}: {path} was written in format {version}, this program reads format {FORMAT_VERSION}")
     return run

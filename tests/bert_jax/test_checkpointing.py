@@ -112,7 +112,10 @@ DAMAGES = {
     "no metadata": lambda step: [path.unlink() for path in step.rglob("*.json")],
     "half of the files": lambda step: shutil.rmtree(step / "state" / "ocdbt.process_0"),
     "cut array file": lambda step: os.truncate(largest_file(step), largest_file(step).stat().st_size - 1),
-    "cut list of files": lambda step: os.truncate(step / "state" / "file_sizes.json", 10),
+    "cut list of files": lambda step: os.truncate(step / "state" / "file_list.json", 10),
+    "empty list of files": lambda step: (step / "state" / "file_list.json").write_text("{}"),
+    "a list of no files": lambda step: (step / "state" / "file_list.json").write_text("[1]"),
+    "sizes that are none": lambda step: (step / "state" / "file_list.json").write_text('{"_METADATA": 1}'),
 }
 
 
@@ -178,11 +181,50 @@ def test_arrays_that_do_not_fit_are_named(tmp_path, state, message):
     assert f"{tmp_path}/3 does not fit" in str(error.value)
 
 
-def test_bytes_that_cannot_be_read_are_reported(tmp_path):
+def test_bytes_that_cannot_be_read_are_reported(tmp_path, monkeypatch):
     save_steps(tmp_path, [3])
     manifest = tmp_path / "3" / "state" / "manifest.ocdbt"
     manifest.write_bytes(bytes(manifest.stat().st_size))
+    monkeypatch.setattr(checkpointing, "_changed_file", lambda step_folder: None)
     with pytest.raises(UserError, match=f"the checkpoint {tmp_path}/3 cannot be read: .* is used$"):
+        restore(tmp_path, 3, target_of(make_state(0)))
+
+
+def invert_middle(file):
+    data = bytearray(file.read_bytes())
+    middle = slice(len(data) // 2, len(data) // 2 + 64)
+    data[middle] = bytes(255 - byte for byte in data[middle])
+    file.write_bytes(data)
+
+
+def test_changed_bytes_are_noticed_when_a_step_is_restored(tmp_path):
+    save_steps(tmp_path, [3])
+    file = largest_file(tmp_path / "3")
+    invert_middle(file)
+    assert latest_step(tmp_path) == 3  # quick: by the sizes
+    with pytest.raises(UserError, match=f"the checkpoint {tmp_path}/3 is damaged: {file} is not what was written; "):
+        restore(tmp_path, 3, target_of(make_state(0)))
+
+
+def test_the_newest_sound_step_is_found(tmp_path):
+    save_steps(tmp_path, [3, 6, 9], keep=3)
+    assert checkpointing.set_aside_damaged(tmp_path) == []
+    for step in ("6", "9"):
+        invert_middle(largest_file(tmp_path / step))
+    first, second = checkpointing.set_aside_damaged(tmp_path)
+    assert first.startswith("the checkpoint of step 9 is damaged (")
+    assert second.endswith(f" and was set aside as {tmp_path}/6.incomplete")
+    assert sorted(os.listdir(tmp_path)) == ["3", "6.incomplete", "9.incomplete"]
+    assert checkpointing.set_aside_damaged(tmp_path / "missing") == []
+
+
+def test_a_lost_process_is_not_blamed_on_the_checkpoint(tmp_path, monkeypatch):
+    def fail(*args, **kwargs):
+        raise RuntimeError("Gloo AllGather failed: Connection closed by peer")
+
+    save_steps(tmp_path, [3])
+    monkeypatch.setattr(checkpointing.ocp.Checkpointer, "restore", fail)
+    with pytest.raises(RuntimeError, match=r"^Gloo AllGather failed"):
         restore(tmp_path, 3, target_of(make_state(0)))
 
 

@@ -1,3 +1,4 @@
+import dataclasses
 import json
 import os
 import re
@@ -71,6 +72,18 @@ def test_the_same_command_resumes_and_keeps_the_parts(tmp_path):
     assert (run["created"], run["flags"]) == (created, {"log_every_steps": 7})
 
 
+def test_a_damaged_checkpoint_is_passed_over(tmp_path):
+    start(tmp_path)
+    save_step(tmp_path, 5)
+    save_step(tmp_path, 7)
+    file = max((tmp_path / "checkpoints" / "7").rglob("d/*"), key=lambda path: path.stat().st_size)
+    file.write_bytes(bytes(file.stat().st_size))
+    step, _, message = dataclasses.astuple(start(tmp_path))
+    assert step == 5
+    assert message.startswith(f"the checkpoint of step 7 is damaged ({file.name}) and was set aside as {tmp_path}/")
+    assert message.endswith("; resuming at step 5 of 10")
+
+
 def test_a_finished_run_says_so(tmp_path):
     start(tmp_path)
     save_step(tmp_path, 10)
@@ -140,9 +153,11 @@ def test_logs_and_hidden_files_are_no_obstacle_nor_is_a_start_that_broke_off(tmp
 def test_checkpoints_whose_run_is_unknown_are_refused(tmp_path):
     start(tmp_path)
     save_step(tmp_path, 5)
-    (tmp_path / "run.json").write_text("{")
-    with pytest.raises(UserError, match=r"run\.json is damaged"):
-        start(tmp_path)
+    whole = json.loads((tmp_path / "run.json").read_text())
+    for damaged in ("{", "[1]", '{"format_version": 1}', json.dumps(whole | {"num_train_steps": "10"})):
+        (tmp_path / "run.json").write_text(damaged)
+        with pytest.raises(UserError, match=r"run\.json is damaged"):
+            start(tmp_path)
     (tmp_path / "run.json").write_text('{"format_version": 2}')
     with pytest.raises(UserError, match="was written in format 2, this program reads format 1"):
         start(tmp_path)
