@@ -29,7 +29,7 @@ def define(values: flags.FlagValues) -> None:
     def enum(name, default, choices, text):
         flags.DEFINE_enum(name, default, choices, text, values, module_name=module)
 
-    def integer(name, default, text, low=None, high=None):
+    def integer(name, default, text, low=None, high=10**9):
         flags.DEFINE_integer(name, default, text, low, high, values, module_name=module)
 
     def number(name, default, text, low=None, high=None):
@@ -97,15 +97,15 @@ def define(values: flags.FlagValues) -> None:
     # Training.
     integer("train_batch_size", None, "Examples in an update, over all devices.", 1)
     integer("eval_batch_size", None, "Examples in an evaluation step, over all devices; default the training batch.", 1)
-    number("learning_rate", None, "Peak learning rate.", 0.0)
+    number("learning_rate", None, "Peak learning rate.", 0.0, 1e3)
     integer("num_train_steps", None, "Updates; or give --num_train_epochs.", 1)
-    number("num_train_epochs", None, "Passes over the data, instead of --num_train_steps.", 0.0)
+    number("num_train_epochs", None, "Passes over the data, instead of --num_train_steps.", 0.0, 1e6)
     integer("num_warmup_steps", None, "Updates of linear warm-up; default 10,000 but at most 10% of the steps.", 0)
     number("warmup_proportion", None, "Warm-up as a share of the steps, instead of --num_warmup_steps.", 0.0, 1.0)
     enum(
         "optimizer", "bert_adam", ["bert_adam", "adamw", "lamb"], "bert_adam is Google's Adam without bias correction."
     )
-    number("weight_decay", 0.01, "Decoupled decay of kernels and embeddings.", 0.0)
+    number("weight_decay", 0.01, "Decoupled decay of kernels and embeddings.", 0.0, 1e3)
     number("clip_norm", 1.0, "Largest global norm of the gradient; 0 does not clip.", 0.0)
     integer("gradient_accumulation_steps", 1, "Parts in which a batch is computed one after the other.", 1)
     integer("seed", 12345, "Seed of parameters, order, pairs, masks and dropout.", 0, 2**31 - 1)

@@ -9,8 +9,9 @@ import jax
 from bert_jax import checkpointing
 from bert_jax.config import BertConfig
 from bert_jax.convert.huggingface import is_huggingface, load_huggingface, merge_into
-from bert_jax.run_folder import CHECKPOINTS, find_checkpoint
+from bert_jax.run_folder import CHECKPOINTS, RUN_FILE, find_checkpoint, read_run
 from input_pipeline import files
+from input_pipeline.errors import UserError
 
 FLAG = "--init_checkpoint"
 
@@ -39,6 +40,36 @@ def files_beside(path: str, flag: str) -> dict[str, str]:
     if "vocab_file" in found and (folder / "tokenizer_config.json").exists():
         found["vocab_file"] = os.fspath(folder)
     return found
+
+
+def check(path: str, flag: str, config: BertConfig | None) -> None:
+    """Finds out, before other work is done, whether parameters can be read from `path`.
+
+    Args:
+        config: what they have to fit, where it is known already.
+
+    Raises:
+        UserError: nothing readable.
+    """
+    if not is_huggingface(path, flag):
+        find_checkpoint(path, flag)
+    elif config is not None:
+        load_huggingface(path, config, flag)
+
+
+def check_vocabulary(path: str, flag: str, tokenizer: Any) -> None:
+    """Compares the vocabulary in use with that of the run whose parameters are taken, where both are known.
+
+    Raises:
+        UserError: they differ, so that the rows of the embedding would stand for other words.
+    """
+    folder = files.reach(path, flag)
+    folder = folder.parent.parent if folder.parent.name == CHECKPOINTS else folder
+    if tokenizer is None or not (folder / RUN_FILE).exists():
+        return
+    theirs = read_run(folder, flag)["settings"].get("vocabulary")
+    if theirs and theirs != tokenizer.fingerprint:
+        raise UserError(f"{flag}={path} was trained with another vocabulary or casing than is used here")
 
 
 def load(path: str, config: BertConfig, state: Any, message: Callable[[str], None]) -> Any:

@@ -2,6 +2,7 @@
 
 import contextlib
 import importlib
+import math
 import os
 import signal
 import sys
@@ -48,6 +49,12 @@ def parse(argv: list[str]) -> flags.FlagValues:
         raise UserError(" ".join(str(error).replace("flag --", "--").split())) from None
     if rest[1:]:
         raise UserError(f"unexpected {rest[1]!r}: every option is written --name=value")
+    for name in values:
+        flag = values[name]
+        if flag.present and flag.value in ("", [], [""]) and flag.value != flag.default:
+            raise UserError(f"--{name} is empty: give a value, or leave the flag out")
+        if isinstance(flag.value, float) and not math.isfinite(flag.value):
+            raise UserError(f"--{name}={flag.value} must be a finite number")
     return values
 
 

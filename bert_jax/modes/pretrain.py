@@ -6,7 +6,7 @@ import itertools
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -24,8 +24,9 @@ from bert_jax.optimization import decay_summary, learning_rate_schedule, make_op
 from bert_jax.report_html import write_report
 from bert_jax.reporting import RunReporter
 from bert_jax.run_folder import RunFolder, find_checkpoint, read_run
-from input_pipeline import files
+from input_pipeline import corpus, files
 from input_pipeline.errors import UserError
+from input_pipeline.tokenization import load_tokenizer
 
 
 def say(text: str) -> None:
@@ -38,7 +39,7 @@ def run(flags: Any) -> int:
     """Runs the mode; returns the exit code."""
     apply_defaults(flags, say)
     settings = data_config(flags)
-    model_config(flags)
+    check_early(flags)
     devices.start(flags, functools.partial(print, file=sys.stderr, flush=True))  # each process says which one it is
     devices.check_same_flags(flags.flag_values_dict())
     mesh = partitioning.make_mesh(flags.mesh)
@@ -46,7 +47,10 @@ def run(flags: Any) -> int:
     partitioning.check_batch_size(mesh, "--eval_batch_size", flags.eval_batch_size)
     with RunFolder(flags.output_dir) as folder:
         inputs = open_inputs(flags, settings, folder.path, say)
-        config = model_config(flags, inputs)
+        config = model_config(flags, inputs.tokenizer, inputs.vocab_source, say)
+        for name in ("init_checkpoint", "restore_from"):
+            if path := getattr(flags, name):
+                initial_parameters.check_vocabulary(path, f"--{name}", inputs.tokenizer)
         try:
             return _Run(flags, folder, mesh, inputs, config).run()
         except Interrupted as stopped:
@@ -57,20 +61,47 @@ def run(flags: Any) -> int:
             return 1
 
 
-def model_config(flags: Any, inputs: Inputs | None = None) -> BertConfig:
-    """The model that the flags and the vocabulary ask for; without inputs yet, whether the flags can be right at all.
+def check_early(flags: Any) -> None:
+    """Finds what can be wrong with the named files before any text is prepared, which may take hours.
 
     Raises:
-        UserError: a sequence longer than the position table, or a bad or unfitting configuration.
+        UserError: as model_config, open_inputs and initial_parameters.load would later.
     """
-    if inputs is None or inputs.tokenizer is None:
-        config = config_from_flags(flags, "base", message=lambda text: None if inputs is None else say(text))
+    for spec in flags.eval_input_file or []:
+        corpus.kind_of(spec, "--eval_input_file")
+    tokenizer = load_tokenizer(flags.vocab_file, flags.do_lower_case) if flags.vocab_file else None
+    config = model_config(flags, tokenizer, f"--vocab_file={flags.vocab_file}", lambda text: None)
+    known = config if flags.bert_config_file else None
+    for name in ("init_checkpoint", "restore_from"):
+        if path := getattr(flags, name):
+            initial_parameters.check(path, f"--{name}", known)
+
+
+def model_config(flags: Any, tokenizer: Any, vocab_source: str, message: Callable[[str], None]) -> BertConfig:
+    """The model that the flags and the vocabulary ask for.
+
+    Args:
+        tokenizer: None where it is not known (yet).
+        vocab_source: how the user named the vocabulary.
+
+    Raises:
+        UserError: a bad configuration, or one that does not fit the vocabulary or the examples.
+    """
+    if tokenizer is None:
+        config = config_from_flags(flags, "base", message=message)
     else:
-        config = config_from_flags(flags, "base", inputs.tokenizer.vocab_size, inputs.vocab_source, say)
+        config = config_from_flags(flags, "base", tokenizer.vocab_size, vocab_source, message)
+        if tokenizer.mask_id is None:
+            raise UserError(f"{vocab_source} has no [MASK], which masked-LM pretraining needs")
     if flags.max_seq_length > config.max_position_embeddings:
         raise UserError(
             f"--max_seq_length={flags.max_seq_length} is longer than the position table of the model "
             f"(max_position_embeddings {config.max_position_embeddings})"
+        )
+    if flags.next_sentence_prediction and config.type_vocab_size < 2:
+        raise UserError(
+            f"--bert_config_file={flags.bert_config_file}: type_vocab_size is {config.type_vocab_size}, but sentence "
+            "pairs need 2; or give --next_sentence_prediction=false"
         )
     return config
 
@@ -148,7 +179,7 @@ class _Run:
             return 0
         start_step = start.step or self.first_step
         with (
-            Interruption() as interruption,
+            Interruption(start_step) as interruption,
             Checkpointer(self.folder.checkpoints, flags.keep_checkpoints) as checkpointer,
             RunReporter(self.folder.path, total, start_step, processes.is_first()) as reporter,
         ):

@@ -31,6 +31,7 @@ PAPER = {
     "num_train_steps": 1_000_000,
 }
 PAPER_WARMUP_STEPS = 10_000
+MOST_STEPS = 10**9
 
 
 class Schedule(NamedTuple):
@@ -79,10 +80,6 @@ def apply_defaults(flags: Any, say: Callable[[str], None]) -> None:
         kind = "quick start" if quick else "the paper's"
         shown = {name: ",".join(value) if isinstance(value, list) else value for name, value in chosen.items()}
         say(f"defaults ({kind}): " + " ".join(f"--{name}={value}" for name, value in shown.items()))
-    for name in ("learning_rate", "weight_decay", "clip_norm", "num_train_epochs"):
-        value = getattr(flags, name)
-        if value is not None and not math.isfinite(value):
-            raise UserError(f"--{name}={value} must be a finite number")
     if flags.num_train_epochs is not None and flags.num_train_epochs <= 0:
         raise UserError(f"--num_train_epochs={flags.num_train_epochs} must be above 0")
     if flags.output_dir is None:
@@ -122,6 +119,8 @@ def schedule_from(flags: Any, examples_per_epoch: int) -> Schedule:
     steps = flags.num_train_steps
     if steps is None:
         steps = max(1, math.ceil(flags.num_train_epochs * examples_per_epoch / flags.train_batch_size))
+        if steps > MOST_STEPS:
+            raise UserError(f"--num_train_epochs={flags.num_train_epochs} are {steps} updates, more than {MOST_STEPS}")
     if flags.num_warmup_steps is not None:
         return Schedule(steps, flags.num_warmup_steps)
     if flags.warmup_proportion is not None:

@@ -34,6 +34,11 @@ def test_help_is_quick_and_names_modes_and_flags():
         (["--mode=pretrain", "--optimizer=adam"], "--optimizer=adam"),
         (["--mode=pretrain", "--shuffle=maybe"], "--shuffle=maybe"),
         (["--mode=pretrain", "shuffle"], "unexpected 'shuffle'"),
+        (["--mode=pretrain", "--init_checkpoint="], "--init_checkpoint is empty"),
+        (["--mode=pretrain", "--input_file="], "--input_file is empty"),
+        (["--mode=pretrain", "--learning_rate=nan"], "--learning_rate=nan"),
+        (["--mode=pretrain", "--masked_lm_prob=nan"], "--masked_lm_prob=nan"),
+        (["--mode=pretrain", "--num_train_steps=3000000000"], "--num_train_steps=3000000000"),
         (["--flagfile=/nowhere/x.flags"], "/nowhere/x.flags"),
     ],
 )

@@ -266,3 +266,35 @@ def test_next_sentence_prediction_can_be_switched_off(corpus, tmp_path):
     assert main(command(corpus, tmp_path, next_sentence_prediction="false", num_train_steps=1)) == 0
     assert "next_sentence_loss" not in metrics(tmp_path)[0]
     assert "next_sentence_loss" not in json.loads((tmp_path / "eval_results.json").read_text())
+
+
+def test_segments_need_two_rows_for_pairs(corpus, tmp_path, capfd):
+    config = json.loads((corpus / "bert_config.json").read_text()) | {"type_vocab_size": 1}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    flags = {"bert_config_file": tmp_path / "config.json", "num_train_steps": 1}
+    assert main(command(corpus, tmp_path / "out", **flags)) == 2
+    assert "type_vocab_size is 1" in capfd.readouterr().err
+    assert main(command(corpus, tmp_path / "out", next_sentence_prediction="false", **flags)) == 0
+
+
+@pytest.mark.parametrize("flag", ["init_checkpoint", "restore_from"])
+def test_parameters_of_another_vocabulary_are_refused(corpus, finished, tmp_path, capfd, flag):
+    words = (corpus / "vocab.txt").read_text().split()
+    (tmp_path / "vocab.txt").write_text("\n".join(words[:6] + words[:5:-1]) + "\n")
+    flags = {"vocab_file": tmp_path / "vocab.txt", "num_train_steps": STEPS + 1, flag: finished}
+    assert main(command(corpus, tmp_path / "out", **flags)) == 2
+    assert f"--{flag}={finished} was trained with another vocabulary" in capfd.readouterr().err
+
+
+def test_what_can_be_wrong_is_found_before_text_is_prepared(corpus, tmp_path, capfd):
+    (tmp_path / "no_mask.txt").write_text((corpus / "vocab.txt").read_text().replace("[MASK]", "mask"))
+    (tmp_path / "empty").mkdir()
+    for flags, words in [
+        ({"vocab_file": tmp_path / "no_mask.txt"}, "no_mask.txt has no [MASK]"),
+        ({"eval_input_file": tmp_path / "nothing.txt"}, "--eval_input_file"),
+        ({"restore_from": tmp_path / "empty"}, "--restore_from"),
+        ({"init_checkpoint": tmp_path / "empty"}, "--init_checkpoint"),
+    ]:
+        assert main(command(corpus, tmp_path / "out", **flags)) == 2
+        assert words in capfd.readouterr().err
+        assert not (tmp_path / "out").exists()

@@ -42,15 +42,18 @@ def test_predictions_have_room_for_the_longest_sequence():
     [
         (["--num_train_steps=3", "--num_train_epochs=1"], "--num_train_steps and --num_train_epochs exclude"),
         (["--num_warmup_steps=3", "--warmup_proportion=0.1"], "exclude each other"),
-        (["--learning_rate=nan"], "--learning_rate=nan"),
         (["--num_train_epochs=0"], "--num_train_epochs=0.0 must be above 0"),
-        (["--input_file="], "--input_file has an empty entry"),
         (["--input_file=a.txt,,b.txt"], "--input_file has an empty entry"),
     ],
 )
 def test_mistakes(arguments, words):
     with pytest.raises(UserError, match=words):
         filled(*arguments)
+
+
+def test_epochs_beyond_all_measure():
+    with pytest.raises(UserError, match="--num_train_epochs=1000000.0 are"):
+        schedule_from(filled("--num_train_epochs=1e6", "--train_batch_size=1")[0], examples_per_epoch=10**6)
 
 
 def test_masking_split_is_read():
