@@ -113,7 +113,11 @@ class PairSource:
             for shard, tokens in enumerate(store.tokens):
                 for start, end in _token_ranges(corpus, shard):
                     for chunk in range(start, end, _CHUNK):
-                        counts += np.bincount(tokens[chunk : min(chunk + _CHUNK, end)], minlength=len(counts))
+                        found = np.bincount(tokens[chunk : min(chunk + _CHUNK, end)], minlength=len(counts))
+                        if len(found) > len(counts):
+                            problem = f"holds {len(found) - 1}, the vocabulary has {len(counts)} entries"
+                            raise store.damaged(f"tokens-{shard:05d}.npy {problem}")
+                        counts += found
         with NpyWriter(partial_path(path), np.int64) as writer:
             writer.append(counts)
         os.replace(partial_path(path), path)

@@ -33,6 +33,12 @@ FORMAT_VERSION = 1
 SHARD_TOKENS = 2**27
 METADATA = "metadata.json"
 ARRAYS = ("tokens", "sentence_offsets", "document_offsets", "document_hashes")
+_COUNTED = ("documents", "sentences", "tokens")
+_CHECKED_AT_ONCE = 1 << 24
+
+
+class DamagedStoreError(UserError):
+    """The files of a token store are not what was written."""
 
 
 class TokenStoreWriter:
@@ -205,33 +211,46 @@ class TokenStore:
         file: the header is `items` many items of the array's type.
     """
 
-    def __init__(self, folder: str, metadata: dict[str, Any]):
-        self.folder = folder
-        self.metadata = metadata
+    def __init__(self, folder: str, metadata: dict[str, Any], flag: str, remedy: str):
+        self.folder, self.metadata, self._flag, self._remedy = folder, metadata, flag, remedy
+        if problem := _metadata_problem(metadata):
+            raise self.damaged(f"{METADATA}: {problem}")
         self.tokens, self.sentence_offsets, self.document_offsets, self.document_hashes = (
             [self._map(name, shard) for shard in range(len(metadata["shards"]))] for name in ARRAYS
         )
-        self._check_lengths()
+        self._check_arrays()
         self.token_files = [(str(array.filename), array.offset // array.itemsize, len(array)) for array in self.tokens]
 
     @classmethod
-    def open(cls, path: str | os.PathLike, flag: str = "--input_file") -> "TokenStore":
+    def open(
+        cls, path: str | os.PathLike, flag: str = "--input_file", remedy: str = "make it again with --mode=prepare"
+    ) -> "TokenStore":
         """The store at `path`; a remote one is copied once into the local cache.
 
+        Arguments:
+          path: its folder.
+          flag: how the user named it, for errors.
+          remedy: what the user can do when it is damaged.
+
         Raises:
-          UserError: when there is no complete store of this format version, or its files do not fit its metadata.
+          UserError: when there is no store of this format version.
+          DamagedStoreError: when its files are not what was written. The values of the tokens are not looked at.
         """
         if not is_token_store(path, flag):
             raise UserError(f"{flag}: {path} is not a token store (it has no {METADATA}); --mode=prepare makes one")
         folder = files.local_folder(path, flag)
         try:
-            metadata = json.loads(files.read_text(Path(folder, METADATA), flag))
-            version = metadata["format_version"]
-        except (ValueError, KeyError, TypeError):
-            raise UserError(f"{flag}: {path}/{METADATA} is not the metadata of a token store") from None
-        if version != FORMAT_VERSION:
+            metadata = json.loads(files.read_bytes(Path(folder, METADATA), flag))
+        except ValueError:
+            metadata = None
+        version = metadata.get("format_version") if isinstance(metadata, dict) else None
+        if isinstance(version, int) and version != FORMAT_VERSION:
             raise UserError(f"{flag}: {path} has format version {version}, this program reads {FORMAT_VERSION}")
-        return cls(folder, metadata)
+        return cls(folder, metadata, flag, remedy)
+
+    def damaged(self, what: str) -> DamagedStoreError:
+        """The error for a store that is damaged in the way of `what`."""
+        return DamagedStoreError(f"{self._flag}: {self.folder}: the token store is damaged ({what}); {self._remedy}")
 
     @property
     def num_documents(self) -> int:
@@ -247,10 +266,16 @@ class TokenStore:
 
     @functools.cached_property
     def tokenizer(self):
-        """The tokenizer that the store was made with."""
+        """The tokenizer that the store was made with. Raises: DamagedStoreError when it is gone or another."""
         from input_pipeline.tokenization import load_tokenizer
 
-        return load_tokenizer(self.folder)
+        try:
+            tokenizer = load_tokenizer(self.folder)
+        except UserError as error:
+            raise self.damaged(str(error)) from None
+        if tokenizer.fingerprint != self.metadata["tokenizer_fingerprint"]:
+            raise self.damaged(f"its vocabulary is not the one that {METADATA} tells of")
+        return tokenizer
 
     @functools.cached_property
     def fingerprint(self) -> str:
@@ -261,20 +286,72 @@ class TokenStore:
     def _map(self, name: str, shard: int) -> np.memmap:
         path = os.path.join(self.folder, f"{name}-{shard:05d}.npy")
         try:
-            return np.load(path, mmap_mode="r")
-        except (OSError, ValueError) as error:
-            raise UserError(f"token store {self.folder} is damaged: {os.path.basename(path)}: {error}") from None
+            array = np.load(path, mmap_mode="r")
+        except (OSError, ValueError, EOFError, OverflowError) as error:
+            raise self.damaged(f"{os.path.basename(path)}: {error}") from None
+        dtype = {"tokens": self.metadata["dtype"], "document_hashes": "uint64"}.get(name, "int64")
+        if not isinstance(array, np.memmap) or array.ndim != 1 or array.dtype != dtype:
+            raise self.damaged(f"{os.path.basename(path)} is no vector of {dtype}")
+        return array
 
-    def _check_lengths(self) -> None:
+    def _check_arrays(self) -> None:
         for index, facts in enumerate(self.metadata["shards"]):
             lengths = (facts["tokens"], facts["sentences"] + 1, facts["documents"] + 1, facts["documents"])
             for name, wanted in zip(ARRAYS, lengths):
                 found = len(getattr(self, name)[index])
                 if found != wanted:
-                    raise UserError(
-                        f"token store {self.folder} is damaged: {name}-{index:05d}.npy has {found} entries, "
-                        f"{METADATA} says {wanted}"
-                    )
+                    raise self.damaged(f"{name}-{index:05d}.npy has {found} entries, {METADATA} says {wanted}")
+            for name, end in (("sentence_offsets", facts["tokens"]), ("document_offsets", facts["sentences"])):
+                if not _rises(getattr(self, name)[index], end):
+                    raise self.damaged(f"{name}-{index:05d}.npy does not rise from 0 to {end}")
+
+
+def _rises(offsets: np.ndarray, end: int) -> bool:
+    """Whether `offsets` go from 0 to `end` in steps of at least 1."""
+    return (
+        offsets[0] == 0
+        and offsets[-1] == end
+        and all(
+            np.all(np.diff(offsets[start : start + _CHECKED_AT_ONCE + 1]) > 0)
+            for start in range(0, len(offsets), _CHECKED_AT_ONCE)
+        )
+    )
+
+
+def _metadata_problem(metadata: Any) -> str | None:
+    """What is wrong with the content of metadata.json; None if it is as `TokenStoreWriter.close` writes it."""
+    if not isinstance(metadata, dict):
+        return "no JSON object"
+    types = {
+        "format_version": int,
+        "tokenizer_fingerprint": str,
+        "tokenizer_kind": str,
+        "do_lower_case": bool | None,
+        "vocab_size": int,
+        "dtype": str,
+        "sources": list,
+        "settings": dict,
+        "counts": dict,
+        "shards": list,
+    }
+    for name, kind in types.items():
+        if name not in metadata or not isinstance(metadata[name], kind):
+            return f"{name} is {metadata.get(name)!r:.40}" if name in metadata else f"{name} is missing"
+    if metadata["dtype"] not in ("uint16", "uint32"):
+        return f"dtype is {metadata['dtype']!r:.40}"
+    if not all(isinstance(source, dict) and isinstance(source.get("path"), str) for source in metadata["sources"]):
+        return "sources have no path"
+    counts, shards = metadata["counts"], metadata["shards"]
+    if not shards or not all(isinstance(shard, dict) and _has_counts(shard, _COUNTED, 1) for shard in shards):
+        return "shards have no counts"
+    if not _has_counts(counts, {*_COUNTED, "unknown_tokens", *counts}, 0):
+        return "counts are no numbers"
+    wrong = [name for name in _COUNTED if counts[name] != sum(shard[name] for shard in shards)]
+    return f"the {wrong[0]} of the shards do not add up to counts" if wrong else None
+
+
+def _has_counts(counts: dict, names, least: int) -> bool:
+    return all(isinstance(counts.get(name), int) and counts[name] >= least for name in names)
 
 
 def is_token_store(path: str | os.PathLike, flag: str = "--input_file") -> bool:

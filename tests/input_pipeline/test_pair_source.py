@@ -49,6 +49,13 @@ def test_whole_words_without_pieces_are_worth_a_warning(make_source, make_store)
     assert make_source(words, "all", whole_word_masking=True).warnings == []
 
 
+def test_tokens_beyond_the_vocabulary_are_damage(make_source, make_store):
+    store = make_store([[[5, 6], [7]]], vocab_size=10)
+    store.tokens[0] = np.array([5, 10, 7], np.uint16)
+    with pytest.raises(UserError, match=r"damaged \(tokens-00000\.npy holds 10, the vocabulary has 10 entries\)"):
+        make_source(store, "all").unigram_counts()
+
+
 @pytest.mark.parametrize("split", ["train", "eval", "all"])
 def test_tokens_are_counted_in_the_documents_of_the_split(make_source, make_store, make_documents, split):
     documents = make_documents(40)

@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from input_pipeline import files
+from input_pipeline import files, token_store
 from input_pipeline.errors import UserError
-from input_pipeline.token_store import TokenStore, TokenStoreWriter
+from input_pipeline.token_store import DamagedStoreError, TokenStore, TokenStoreWriter
+from input_pipeline.tokenization import WordPieceTokenizer
 
 SOURCES = [{"path": "a.txt"}]
 
@@ -171,7 +172,7 @@ def test_refusals(tmp_path):
     tokens = Path(store.folder, "tokens-00000.npy")
     whole = tokens.read_bytes()
     tokens.write_bytes(whole[:-1])
-    with pytest.raises(UserError, match=r"damaged: tokens-00000\.npy"):
+    with pytest.raises(UserError, match=r"--input_file: .*/store: the token store is damaged \(tokens-00000\.npy: "):
         TokenStore.open(store.folder)
     np.save(tokens, np.zeros(5, np.uint16))
     with pytest.raises(UserError, match=r"tokens-00000\.npy has 5 entries, metadata\.json says 2"):
@@ -182,10 +183,86 @@ def test_refusals(tmp_path):
     metadata.write_text(json.dumps({**content, "format_version": 2}))
     with pytest.raises(UserError, match="format version 2, this program reads 1"):
         TokenStore.open(store.folder)
-    for text in ("[]", "{", '{"a": 1}'):
-        metadata.write_text(text)
-        with pytest.raises(UserError, match="not the metadata of a token store"):
-            TokenStore.open(store.folder)
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ("[]", "no JSON object"),
+        ("{", "no JSON object"),
+        ("\xff", "no JSON object"),
+        ({"format_version": None}, "format_version is None"),
+        ({"tokenizer_fingerprint": 3}, "tokenizer_fingerprint is 3"),
+        ({"dtype": "int8"}, "dtype is 'int8'"),
+        ({"sources": ["a.txt"]}, "sources have no path"),
+        ({"shards": []}, "shards have no counts"),
+        ({"shards": [{}]}, "shards have no counts"),
+        ({"counts": {}}, "counts are no numbers"),
+        ({"counts": {"documents": 1, "sentences": 2, "tokens": 3, "unknown_tokens": 0}}, "the documents of the shards"),
+    ],
+)
+def test_damaged_metadata_is_named(tmp_path, change, problem):
+    path = Path(write(tmp_path / "store", [[[2], [3]], [[4]]]).folder, "metadata.json")
+    text = json.dumps(json.loads(path.read_text()) | change) if isinstance(change, dict) else change
+    path.write_bytes(text.encode("latin-1"))
+    with pytest.raises(DamagedStoreError, match=rf"the token store is damaged \(metadata\.json: {problem}.*; make it"):
+        TokenStore.open(tmp_path / "store")
+
+
+def test_missing_metadata_is_named(tmp_path):
+    path = Path(write(tmp_path / "store", [[[2]]]).folder, "metadata.json")
+    whole = json.loads(path.read_text())
+    for name in whole:
+        path.write_text(json.dumps({key: value for key, value in whole.items() if key != name}))
+        with pytest.raises(DamagedStoreError, match=rf"{name} is missing"):
+            TokenStore.open(tmp_path / "store")
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "problem"),
+    [
+        ("tokens", np.array([2, 3, 4], np.uint32), "is no vector of uint16"),
+        ("tokens", np.array([[2, 3, 4]], np.uint16), "is no vector of uint16"),
+        ("document_hashes", np.array([1, 2], np.int64), "is no vector of uint64"),
+        ("sentence_offsets", np.array([1, 1, 2, 3]), "does not rise from 0 to 3"),
+        ("sentence_offsets", np.array([0, 2, 2, 3]), "does not rise from 0 to 3"),
+        ("sentence_offsets", np.array([0, 2, 1, 3]), "does not rise from 0 to 3"),
+        ("sentence_offsets", np.array([0, 1, 2, 4]), "does not rise from 0 to 3"),
+        ("document_offsets", np.array([0, 3, 3]), "does not rise from 0 to 3"),
+        ("document_offsets", None, ": No data left in file"),
+    ],
+)
+def test_damaged_arrays_are_named(tmp_path, name, values, problem):
+    path = Path(write(tmp_path / "store", [[[2], [3]], [[4]]]).folder, f"{name}-00000.npy")
+    path.write_bytes(b"")
+    if values is not None:
+        np.save(path, values)
+    with pytest.raises(DamagedStoreError, match=rf"damaged \({name}-00000\.npy ?{problem}"):
+        TokenStore.open(tmp_path / "store")
+
+
+def test_offsets_are_checked_across_portions(tmp_path, monkeypatch):
+    monkeypatch.setattr(token_store, "_CHECKED_AT_ONCE", 2)
+    path = Path(write(tmp_path / "store", [[[2], [3], [4], [5]]]).folder, "sentence_offsets-00000.npy")
+    assert TokenStore.open(tmp_path / "store").num_tokens == 4
+    for place in range(1, 4):
+        offsets = np.arange(5)
+        offsets[place] = offsets[place - 1]
+        np.save(path, offsets)
+        with pytest.raises(DamagedStoreError):
+            TokenStore.open(tmp_path / "store")
+
+
+def test_another_vocabulary_is_damage(tmp_path):
+    tokenizer = WordPieceTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"])
+    store = write(tmp_path / "store", [[[2]]], tokenizer)
+    assert store.tokenizer.fingerprint == tokenizer.fingerprint
+    (tmp_path / "store" / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nb\n")
+    with pytest.raises(DamagedStoreError, match="its vocabulary is not the one"):
+        TokenStore.open(tmp_path / "store").tokenizer  # noqa: B018
+    (tmp_path / "store" / "vocab.txt").unlink()
+    with pytest.raises(DamagedStoreError, match=r"holds no vocab\.txt"):
+        TokenStore.open(tmp_path / "store").tokenizer  # noqa: B018
 
 
 def test_remote_store_is_uploaded_and_read_through_the_cache(tmp_path, monkeypatch):
