@@ -41,7 +41,7 @@ def made_up_batch(config: BertConfig, batch_size: int, length: int, predictions:
     return {
         "input_ids": rng.integers(5, config.vocab_size, (batch_size, length), np.int32),
         "input_mask": np.ones((batch_size, length), np.int32),
-        "segment_ids": np.repeat([[0, 1]], length // 2, axis=1).repeat(batch_size, axis=0).astype(np.int32),
+        "segment_ids": np.tile(np.arange(length) >= length // 2, (batch_size, 1)).astype(np.int32),
         "masked_lm_positions": positions.astype(np.int32),
         "masked_lm_ids": rng.integers(5, config.vocab_size, (batch_size, predictions), np.int32),
         "masked_lm_weights": np.ones((batch_size, predictions), np.float32),
