@@ -52,7 +52,7 @@ def test_mistakes(arguments, words):
 
 
 def test_epochs_beyond_all_measure():
-    with pytest.raises(UserError, match="--num_train_epochs=1000000.0 are"):
+    with pytest.raises(UserError, match=r"--num_train_epochs=1000000\.0 are"):
         schedule_from(filled("--num_train_epochs=1e6", "--train_batch_size=1")[0], examples_per_epoch=10**6)
 
 
