@@ -62,18 +62,22 @@ class Interruption:
     Enter it in the main thread, after jax.distributed.initialize (which installs a SIGTERM handler of its own). All
     processes must make the same calls of `requested` and `run_interruptibly` in the same order.
 
-        with Interruption() as interruption:
+        with Interruption(step) as interruption:
             step_function = interruption.run_interruptibly(compile)
             while step < num_train_steps and not interruption.requested(step):
                 ...
             save(step)
             if step < num_train_steps:
                 raise interruption.exception(step)
+
+    Args:
+        step: number of updates done before, for messages only.
     """
 
-    def __init__(self):
+    def __init__(self, step: int = 0):
         self._received: str | None = None
-        self._step = 0
+        self._step = step
+        self._stepping = False
         self._count = 0
         self._stop_at: int | None = None
         self._lock = threading.Lock()
@@ -101,6 +105,7 @@ class Interruption:
             step: number of updates done, for messages only.
         """
         self._step = step
+        self._stepping = True
         return self._counted()
 
     def exception(self, step: int, *, work_goes_on: bool = False) -> Interrupted:
@@ -147,7 +152,10 @@ class Interruption:
         name = signal.Signals(number).name
         if self._received is None:
             self._received = name
-            message = f"\n{name}: stopping after this step, with everything saved\n"
+            how = (
+                "after this step, with everything saved" if self._stepping else "before the first step, nothing is lost"
+            )
+            message = f"\n{name}: stopping {how}\n"
         else:
             message = f"\n{name}: already stopping (SIGKILL ends it at once, at the last complete checkpoint)\n"
         with contextlib.suppress(OSError):

@@ -124,7 +124,9 @@ def test_a_stop_during_compilation_does_not_wait_for_its_end(tmp_path):
     run.wait_for("compiling")
     run.signal(signal.SIGINT)
     begin = time.monotonic()
-    assert run.end()[0][:2] == (75, "stopped by SIGINT at step 0; the same command goes on from there")
+    code, line, errors = run.end()[0]
+    assert (code, line) == (75, "stopped by SIGINT at step 0; the same command goes on from there")
+    assert errors == "\nSIGINT: stopping before the first step, nothing is lost\n"
     assert time.monotonic() - begin < 10
 
 
@@ -183,6 +185,13 @@ def test_a_long_call_is_not_begun_after_a_signal():
         with pytest.raises(Interrupted, match="stopped by SIGTERM at step 3; the same command") as error:
             interruption.run_interruptibly(pytest.fail)
     assert error.value.leave() == EXIT_CODE
+
+
+def test_a_stop_before_the_first_step_names_the_step_that_the_run_began_at():
+    with Interruption(step=8) as interruption:
+        signal.raise_signal(signal.SIGTERM)
+        with pytest.raises(Interrupted, match="stopped by SIGTERM at step 8; the same command"):
+            interruption.run_interruptibly(pytest.fail)
 
 
 def test_on_the_way_out_further_signals_are_ignored():
