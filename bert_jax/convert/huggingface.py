@@ -44,6 +44,11 @@ class Weight(NamedTuple):
         return "encoder" if self.path[1] in ("embeddings", "encoder") else self.path[1]
 
 
+class _Tensor(NamedTuple):
+    slice: Any  # of safetensors, not yet read
+    file: Path
+
+
 class ImportReport(NamedTuple):
     """What became of the tensors of a file, by their names there, and of the model's parameters."""
 
@@ -136,8 +141,8 @@ def load_huggingface(
         was used.
 
     Raises:
-        UserError: nothing readable, not BERT, only pickled weights, or tensors that are missing, misshapen or of a kind
-            of BERT that is not supported; the message lists them.
+        UserError: nothing readable, not BERT, only pickled weights, or tensors that are missing, misshapen, not finite or
+            of a kind of BERT that is not supported; the message lists them.
     """
     place = files.as_path(path)
     single = place.suffix == ".safetensors"
@@ -147,7 +152,7 @@ def load_huggingface(
         tensors = {}
         for file in [folder / place.name] if single else _weight_files(folder, path, flag):
             handle = stack.enter_context(_open(file, flag))
-            tensors |= {name: handle.get_slice(name) for name in handle.keys()}  # noqa: SIM118
+            tensors |= {name: _Tensor(handle.get_slice(name), file) for name in handle.keys()}  # noqa: SIM118
         return config, *_convert(config, tensors, notes, f"{flag}: {path}")
 
 
@@ -197,9 +202,9 @@ def _weight_files(folder: Path, path: str | os.PathLike, flag: str) -> list[Path
     if (folder / _INDEX).is_file():
         try:
             shards = sorted(set(json.loads(files.read_text(folder / _INDEX, flag))["weight_map"].values()))
-        except (ValueError, KeyError, TypeError, AttributeError):
+            return [folder / shard for shard in shards]
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             raise UserError(f"{flag}: {folder / _INDEX} is not the index of a model") from None
-        return [folder / shard for shard in shards]
     found = sorted(folder.glob("*.safetensors"))
     if folder / "model.safetensors" in found:
         return [folder / "model.safetensors"]
@@ -228,9 +233,9 @@ def _open(file: Path, flag: str):
 
 
 def _convert(
-    config: BertConfig, tensors: dict[str, Any], notes: list[str], source: str
+    config: BertConfig, tensors: dict[str, _Tensor], notes: list[str], source: str
 ) -> tuple[dict[str, Any], ImportReport]:
-    """The tensors of a file (name -> safetensors slice) as a tree of parameters and a report."""
+    """The tensors of all files, by name, as a tree of parameters and a report."""
     names = _canonical_names(tensors)
     if _WORD_EMBEDDINGS not in names:
         raise UserError(f"{source} is not a BERT model: no {_WORD_EMBEDDINGS} among {_listed(sorted(tensors))}")
@@ -272,7 +277,7 @@ def _canonical_names(tensors: Iterable[str]) -> dict[str, str]:
 
 
 def _check_names_and_shapes(
-    wanted: list[Weight], names: dict[str, str], tensors: dict[str, Any], config: BertConfig, source: str
+    wanted: list[Weight], names: dict[str, str], tensors: dict[str, _Tensor], config: BertConfig, source: str
 ) -> None:
     """Raises UserError unless the file has all that is wanted, in the right shape, and nothing more in the encoder."""
     if missing := [weight.name for weight in wanted if weight.name not in names]:
@@ -284,7 +289,7 @@ def _check_names_and_shapes(
         raise UserError(f"{source}: no place in {config.num_hidden_layers} layers of BERT for {_listed(extra)}")
     misshapen = []
     for weight in wanted:
-        shape, needed = tuple(tensors[names[weight.name]].get_shape()), weight.torch_shape
+        shape, needed = tuple(tensors[names[weight.name]].slice.get_shape()), weight.torch_shape
         longer = weight.name == _POSITION_EMBEDDINGS and shape[1:] == needed[1:] and shape[0] > needed[0]
         if shape != needed and not longer:
             misshapen.append(f"{names[weight.name]} is {list(shape)}, should be {list(needed)}")
@@ -301,12 +306,16 @@ def from_torch(weight: Weight, array: np.ndarray) -> np.ndarray:
     return np.pad(array, [(0, padding)] + [(0, 0)] * (array.ndim - 1)).reshape(weight.shape)
 
 
-def _read(tensors: dict[str, Any], name: str, source: str) -> np.ndarray:
-    """One tensor as float32."""
-    dtype = tensors[name].get_dtype()
+def _read(tensors: dict[str, _Tensor], name: str, source: str) -> np.ndarray:
+    """One tensor as float32, all of it finite."""
+    dtype = tensors[name].slice.get_dtype()
     if dtype not in _DTYPES:
         raise UserError(f"{source}: {name} is of type {dtype}, supported are {', '.join(_DTYPES)}")
-    return tensors[name][:].astype(np.float32)
+    with np.errstate(over="ignore"):
+        array = tensors[name].slice[:].astype(np.float32)
+    if not np.isfinite(array).all():
+        raise UserError(f"{source}: {name} in {tensors[name].file.name} has values that are NaN or infinite in float32")
+    return array
 
 
 def _listed(names: Iterable[str], most: int = 8) -> str:

@@ -163,6 +163,10 @@ def test_shards(tensors, save):
     (folder / "model-00002-of-00002.safetensors").unlink()
     with pytest.raises(UserError, match=r"no such file or folder: .*model-00002-of-00002\.safetensors"):
         load_huggingface(folder)
+    for damaged in ("[]", '{"weight_map": {"x": 5}}', '{"weight_map": {"x": []}}', "[" * 100_000):
+        index.write_text(damaged)
+        with pytest.raises(UserError, match=r"index\.json is not the index of a model"):
+            load_huggingface(folder)
     index.write_text("[]")
     with pytest.raises(UserError, match=r"index\.json is not the index of a model"):
         load_huggingface(folder)
@@ -175,6 +179,14 @@ def test_other_precisions_become_float32(tensors, save, dtype):
     table = params["bert"]["embeddings"]["position_embeddings"]["embedding"]
     assert table.dtype == np.float32
     np.testing.assert_array_equal(table, tensors[POSITIONS].astype(dtype).astype(np.float32))
+
+
+@pytest.mark.parametrize("value", [np.nan, -np.inf, 1e300])
+def test_values_that_are_not_finite_are_refused(tensors, save, value):
+    words = tensors[WORDS].astype(np.float64)
+    words[3, 1] = value
+    with pytest.raises(UserError, match=f"{WORDS} in {FILE} has values that are NaN or infinite"):
+        load_huggingface(save(tensors | {WORDS: words}))
 
 
 def test_integer_weights_are_refused(tensors, save):
