@@ -25,6 +25,10 @@ SIZES: Mapping[str, tuple[int, int]] = types.MappingProxyType(
 
 VOCAB_ALIGNMENT = 128
 
+# No sizes of a model that could exist: beyond them the compiler's own arithmetic overflows, which ends the process.
+_MOST = 2**24
+_MOST_LAYERS = 2**12
+
 ATTENTION_KINDS = ("bidirectional", "left_to_right")
 
 # "gelu" is the erf form, as in the paper and in Hugging Face; Google's TensorFlow 1 code computes it by the tanh form,
@@ -80,6 +84,9 @@ class BertConfig:
             number = field.type is not str and isinstance(value, int | float) and not isinstance(value, bool)
             if field.type is int and not (number and isinstance(value, int) and value > 0):
                 raise UserError(f"{field.name} must be a positive whole number, not {value!r}")
+            most = _MOST_LAYERS if field.name == "num_hidden_layers" else _MOST
+            if field.type is int and value > most:
+                raise UserError(f"{field.name} must be at most {most}, not {value!r}")
             if field.name.endswith("dropout_prob") and not (number and 0 <= value < 1):
                 raise UserError(f"{field.name} must be a number in [0, 1), not {value!r}")
             if field.name in ("initializer_range", "layer_norm_eps") and not (number and 0 < value < 1):
@@ -139,6 +146,10 @@ class BertConfig:
             values = json.loads(text)
         except json.JSONDecodeError as error:
             raise UserError(f"{source}: not JSON: {error.msg} at line {error.lineno}, column {error.colno}") from None
+        except RecursionError:
+            raise UserError(f"{source}: not JSON: nested too deeply") from None
+        except ValueError:  # of the conversion to int
+            raise UserError(f"{source}: not JSON: a number has too many digits") from None
         if not isinstance(values, dict):
             raise UserError(f"{source}: a JSON object of settings is needed, not a {type(values).__name__}")
         for key, supported in _ONLY_SUPPORTED.items():

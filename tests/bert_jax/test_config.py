@@ -78,6 +78,8 @@ def test_google_defaults_type_vocab_size_to_16():
         ({"num_hidden_layers": -1}, "num_hidden_layers must be a positive whole number, not -1"),
         ({"vocab_size": "130"}, "vocab_size must be a positive whole number, not '130'"),
         ({"vocab_size": True}, "vocab_size must be a positive whole number, not True"),
+        ({"hidden_size": 10**9}, "hidden_size must be at most 16777216, not 1000000000"),
+        ({"num_hidden_layers": 4097}, "num_hidden_layers must be at most 4096, not 4097"),
         ({"hidden_size": 12.0}, "hidden_size must be a positive whole number, not 12.0"),
         ({"layer_norm_eps": "1e-12"}, "layer_norm_eps must be a number between 0 and 1, not '1e-12'"),
         ({"attention": "causal"}, "attention must be one of bidirectional, left_to_right, not 'causal'"),
@@ -91,6 +93,10 @@ def test_bad_settings_are_named(change, complaint):
 def test_bad_json_is_located():
     with pytest.raises(UserError, match=r"^c\.json: not JSON: .* at line 2, column 3"):
         BertConfig.from_json('{"vocab_size": 3,\n  oops}', "c.json")
+    with pytest.raises(UserError, match=r"^c\.json: not JSON: nested too deeply$"):
+        BertConfig.from_json("[" * 100_000, "c.json")
+    with pytest.raises(UserError, match=r"^c\.json: not JSON: a number has too many digits$"):
+        BertConfig.from_json("9" * 5000, "c.json")
     with pytest.raises(UserError, match="a JSON object of settings is needed, not a list"):
         BertConfig.from_json("[]", "c.json")
 
