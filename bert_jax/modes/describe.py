@@ -34,7 +34,7 @@ def run(flags) -> None:
             max_predictions_per_seq.
 
     Raises:
-        UserError: a bad value, or a sequence longer than the model's positions.
+        UserError: a bad value, a sequence longer than the model's positions, or more predictions than tokens.
     """
     message = lambda text: print(text, file=sys.stderr)
     vocab_size = load_tokenizer(flags.vocab_file, flags.do_lower_case).vocab_size if flags.vocab_file else None
@@ -44,7 +44,11 @@ def run(flags) -> None:
         raise UserError(
             f"--max_seq_length={length} is more than max_position_embeddings {config.max_position_embeddings}"
         )
+    if not 0 < flags.masked_lm_prob <= 1:
+        raise UserError(f"--masked_lm_prob={flags.masked_lm_prob}: must be above 0 and at most 1")
     predictions = flags.max_predictions_per_seq or math.ceil(length * flags.masked_lm_prob)
+    if predictions > length:
+        raise UserError(f"--max_predictions_per_seq={predictions} is more than the {length} tokens of a sequence")
     name = flags.bert_config_file or flags.model or DEFAULT_SIZE
     show([parameter_table(name, config), flops_table(config, length, predictions), memory_table(config)])
 

@@ -76,6 +76,25 @@ def test_too_long_a_sequence_is_refused(describe):
         describe("--max_seq_length=513")
 
 
+def test_a_share_that_is_none_is_refused(describe):
+    with pytest.raises(UserError, match="--masked_lm_prob=nan"):
+        describe("--masked_lm_prob=nan")
+    with pytest.raises(UserError, match=r"--masked_lm_prob=0\.0: must be above 0 and at most 1"):
+        describe("--masked_lm_prob=0", "--max_predictions_per_seq=20")
+
+
+def test_more_predictions_than_tokens_are_refused(describe):
+    with pytest.raises(UserError, match="--max_predictions_per_seq=129 is more than the 128 tokens of a sequence"):
+        describe("--max_predictions_per_seq=129")
+
+
+def test_a_configuration_that_is_not_json_is_refused(describe, tmp_path):
+    config = tmp_path / "bert_config.json"
+    config.write_text("[" * 100_000)
+    with pytest.raises(UserError, match="not JSON: nested too deeply"):
+        describe(f"--bert_config_file={config}")
+
+
 def test_a_terminal_gets_a_drawn_table(describe, monkeypatch):
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", "80")
