@@ -1,5 +1,6 @@
 """`.npy` files that are written as a stream, and appear at once."""
 
+import math
 import os
 import platform
 import threading
@@ -43,6 +44,18 @@ class NpyWriter:
         # NumPy pads the header for a length of up to 21 digits, so it takes the same bytes before and after.
         header = {"descr": self.dtype.str, "fortran_order": False, "shape": (self.length, *self.row_shape)}
         np.lib.format.write_array_header_1_0(self._file, header)
+
+
+def holds(path: str | os.PathLike, dtype, shape: tuple[int, ...]) -> bool:
+    """Whether `path` is a complete file of an array of this type and shape, as `NpyWriter` writes it."""
+    try:
+        with open(path, "rb") as file:
+            np.lib.format.read_magic(file)
+            found = np.lib.format.read_array_header_1_0(file)
+            size = os.fstat(file.fileno()).st_size - file.tell()
+    except (OSError, ValueError):
+        return False
+    return found == (shape, False, np.dtype(dtype)) and size == math.prod(shape) * np.dtype(dtype).itemsize
 
 
 def header_items(array: np.memmap) -> int:

@@ -8,6 +8,7 @@ write it, and the last rename wins.
 import contextlib
 import hashlib
 import json
+import logging
 import math
 import os
 import threading
@@ -20,13 +21,14 @@ import numpy as np
 
 from input_pipeline import files
 from input_pipeline.hashing import draw, make_key, unit
-from input_pipeline.npy_files import NpyWriter, partial_path
+from input_pipeline.npy_files import NpyWriter, holds, partial_path
 from input_pipeline.sentence_pairs import A_START, LABEL, ROW_WIDTH, Corpus, PairSettings, make_pairs
 
 _VERSION = 1  # of the rules: a change of what a plan holds makes old files useless
 _WINDOW_EXAMPLES = 2**16
 _MAX_WINDOW_EPOCHS = 1024
 _STALE_SECONDS = 3600
+_logger = logging.getLogger(__name__)
 
 
 def choose_documents(hashes: Sequence[np.ndarray], split: str, eval_fraction: float) -> np.ndarray:
@@ -129,12 +131,12 @@ class PairPlans:
                         partial.unlink()
 
     def window(self, index: int) -> Window:
-        """Window `index`, counted from 0; its file is made if it is missing."""
+        """Window `index`, counted from 0; its file is made if it is missing or damaged."""
         with self._lock:
             while len(self._starts) <= index:
                 self._count_next()
-            if not self._path(index).exists():
-                self._build(index)
+            if not holds(self._path(index), np.int64, (sum(self._facts(index)["examples"]), ROW_WIDTH)):
+                self._rebuild(index, self._path(index))
             examples = np.array(self._facts(index)["examples"], np.int64)
             return Window(self._path(index), index * self.epochs_per_window, self._starts[index], examples)
 
@@ -184,9 +186,16 @@ class PairPlans:
 
     def _facts(self, index: int) -> dict[str, list[int]]:
         path = self._path(index).with_suffix(".json")
-        if not path.exists():
-            self._build(index)
-        return json.loads(path.read_text())
+        facts = _read_facts(path, self.epochs_per_window)
+        if not facts:
+            self._rebuild(index, path)
+            facts = json.loads(path.read_bytes())
+        return facts
+
+    def _rebuild(self, index: int, path: Path) -> None:
+        if path.exists():
+            _logger.warning("%s is damaged and is made again", path)
+        self._build(index)
 
     def _build(self, index: int) -> None:
         epochs = range(index * self.epochs_per_window, (index + 1) * self.epochs_per_window)
@@ -221,6 +230,16 @@ class PairPlans:
                         lot = unit(draw(lots[passes], rows[:, A_START].astype(np.uint64)))
                         rows, passes = rows[lot < rate - turn], passes[lot < rate - turn]
                     yield rows, passes
+
+
+def _read_facts(path: Path, epochs: int) -> dict[str, list[int]] | None:
+    """What `PairPlans` writes about a window; None if there is no such file, or a damaged one."""
+    try:
+        facts = json.loads(path.read_bytes())
+        counts = np.array([facts["examples"], facts["random_next"]])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return facts if counts.shape == (2, epochs) and counts.dtype == np.int64 and counts.min() >= 0 else None
 
 
 @contextlib.contextmanager

@@ -2,6 +2,7 @@
 
 import functools
 import hashlib
+import logging
 import os
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -10,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from input_pipeline.errors import UserError
-from input_pipeline.npy_files import NpyWriter, partial_path
+from input_pipeline.npy_files import NpyWriter, holds, partial_path
 from input_pipeline.pair_plan import PairPlans, choose_documents, plan_folder, sampling_rates
 from input_pipeline.sentence_pairs import Corpus
 from input_pipeline.token_store import TokenStore
@@ -18,6 +19,7 @@ from input_pipeline.token_store import TokenStore
 EVAL_SEED = 20181011  # evaluation examples are the same whatever the seed of training
 _NO_LIMIT = 2**62
 _CHUNK = 2**24
+_logger = logging.getLogger(__name__)
 
 
 class PairSource:
@@ -106,9 +108,11 @@ class PairSource:
     @functools.cached_property
     def _unigram_counts(self) -> np.ndarray:
         path = self._plans.folder / "unigram_counts.npy"
-        if path.exists():
-            return np.load(path)
         counts = np.zeros(self.tokenizer.vocab_size, np.int64)
+        if holds(path, counts.dtype, counts.shape):
+            return np.load(path)
+        if path.exists():
+            _logger.warning("%s is damaged and is made again", path)
         for store, corpus in zip(self.stores, self.corpora):
             for shard, tokens in enumerate(store.tokens):
                 for start, end in _token_ranges(corpus, shard):

@@ -5,6 +5,7 @@ import hashlib
 import itertools
 import json
 import os
+import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Any
 from input_pipeline import corpus, prepare
 from input_pipeline.corpus import Source
 from input_pipeline.errors import UserError
-from input_pipeline.token_store import FORMAT_VERSION, TokenStore
+from input_pipeline.token_store import FORMAT_VERSION, DamagedStoreError, TokenStore, is_token_store
 from input_pipeline.tokenization import load_tokenizer
 from input_pipeline.vocabulary import SENTENCEPIECE_FILE, WORDPIECE_FILE, train_vocabulary
 
@@ -123,16 +124,31 @@ def open_or_prepare(
     for spec in sources:
         facts = [source.facts for source in sources[spec]]
         target = Path(folder, f"prepared-{_key(FORMAT_VERSION, tokenizer.fingerprint, settings, facts)}")
-        if target.exists():
-            stores[spec] = TokenStore.open(target, flag)
+        if store := _find_prepared(target, flag):
+            stores[spec] = store
             say(f"{spec}: already prepared in {target}")
             continue
+        if target.exists():
+            say(f"{target} is damaged and is made again")
+            shutil.rmtree(target)
         say(f"{spec}: preparing into {target}")
         stores[spec] = prepare.prepare(
             [spec], tokenizer, target, progress=progress, flag=flag, **dataclasses.asdict(options)
         )
         report(stores[spec], say)
     return [stores[spec] for spec in specs]
+
+
+def _find_prepared(folder: Path, flag: str) -> TokenStore | None:
+    """The store in a folder of the cache; None if there is none, or a damaged one."""
+    if not is_token_store(folder, flag):
+        return None
+    try:
+        store = TokenStore.open(folder, flag)
+        store.tokenizer  # noqa: B018 (opened to be checked)
+    except DamagedStoreError:
+        return None
+    return store
 
 
 def report(store: TokenStore, say: Callable[[str], None]) -> None:

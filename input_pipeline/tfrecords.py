@@ -10,6 +10,7 @@ import contextlib
 import gzip
 import hashlib
 import json
+import logging
 import os
 import re
 import shutil
@@ -22,12 +23,13 @@ import numpy as np
 
 from input_pipeline import files
 from input_pipeline.errors import UserError
-from input_pipeline.npy_files import NpyWriter, partial_path
+from input_pipeline.npy_files import NpyWriter, holds, partial_path
 
 _VERSION = 1
 _BATCH = 1024
 _FRAME_BYTES = 16  # of each record: its length, and checksums of the length and of the data
 _GZIP_MAGIC = b"\x1f\x8b"
+_logger = logging.getLogger(__name__)
 
 # Type of each field in the cache.
 FIELDS = {
@@ -86,11 +88,34 @@ def read_tfrecords(
     identity = [_VERSION, [[path, *files.size_and_mtime(path, flag)] for path in paths], limits, vocab_size]
     key = hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:16]
     folder = Path(cache_folder) / f"tfrecords-{key}"
-    if not folder.is_dir():
+    records = _find_decoded(folder, _widths(limits))
+    if not records:
+        if folder.is_dir():
+            _logger.warning("%s is damaged and is made again", folder)
+            with files.user_errors(folder, "cache folder"):
+                shutil.rmtree(folder)
         _decode(paths, limits, vocab_size, folder, flag)
-    facts = json.loads((folder / "metadata.json").read_text())
+        records = _find_decoded(folder, _widths(limits))
+    return records
+
+
+def _find_decoded(folder: Path, widths: dict[str, int]) -> Records | None:
+    """What `_decode` wrote; None if it is missing or damaged."""
+    try:
+        facts = json.loads((folder / "metadata.json").read_bytes())
+        number, fingerprint = int(facts["num_examples"]), str(facts["fingerprint"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
     fields = {name: folder / f"{name}.npy" for name in FIELDS}
-    return Records(fields, facts["num_examples"], facts["fingerprint"])
+    is_whole = all(holds(fields[name], dtype, (number, widths[name])) for name, dtype in FIELDS.items())
+    return Records(fields, number, fingerprint) if is_whole else None
+
+
+def _widths(limits: dict[str, int]) -> dict[str, int]:
+    widths = {
+        name: limits["max_predictions_per_seq" if name.startswith("masked_lm") else "max_seq_length"] for name in FIELDS
+    }
+    return widths | {"next_sentence_labels": 1}
 
 
 def write_tfrecords(path: str | os.PathLike, examples: Iterable[Mapping[str, np.ndarray]]) -> int:
@@ -119,10 +144,7 @@ def write_tfrecords(path: str | os.PathLike, examples: Iterable[Mapping[str, np.
 
 
 def _decode(paths, limits, vocab_size, folder, flag) -> None:
-    widths = {
-        name: limits["max_predictions_per_seq" if name.startswith("masked_lm") else "max_seq_length"] for name in FIELDS
-    }
-    widths["next_sentence_labels"] = 1
+    widths = _widths(limits)
     partial = partial_path(folder)
     digest = hashlib.sha256()
     with files.user_errors(folder, "cache folder"), contextlib.ExitStack() as stack:

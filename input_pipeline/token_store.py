@@ -211,8 +211,8 @@ class TokenStore:
         file: the header is `items` many items of the array's type.
     """
 
-    def __init__(self, folder: str, metadata: dict[str, Any], flag: str, remedy: str):
-        self.folder, self.metadata, self._flag, self._remedy = folder, metadata, flag, remedy
+    def __init__(self, folder: str, metadata: dict[str, Any], flag: str):
+        self.folder, self.metadata, self._flag = folder, metadata, flag
         if problem := _metadata_problem(metadata):
             raise self.damaged(f"{METADATA}: {problem}")
         self.tokens, self.sentence_offsets, self.document_offsets, self.document_hashes = (
@@ -222,15 +222,8 @@ class TokenStore:
         self.token_files = [(str(array.filename), array.offset // array.itemsize, len(array)) for array in self.tokens]
 
     @classmethod
-    def open(
-        cls, path: str | os.PathLike, flag: str = "--input_file", remedy: str = "make it again with --mode=prepare"
-    ) -> "TokenStore":
+    def open(cls, path: str | os.PathLike, flag: str = "--input_file") -> "TokenStore":
         """The store at `path`; a remote one is copied once into the local cache.
-
-        Arguments:
-          path: its folder.
-          flag: how the user named it, for errors.
-          remedy: what the user can do when it is damaged.
 
         Raises:
           UserError: when there is no store of this format version.
@@ -246,11 +239,13 @@ class TokenStore:
         version = metadata.get("format_version") if isinstance(metadata, dict) else None
         if isinstance(version, int) and version != FORMAT_VERSION:
             raise UserError(f"{flag}: {path} has format version {version}, this program reads {FORMAT_VERSION}")
-        return cls(folder, metadata, flag, remedy)
+        return cls(folder, metadata, flag)
 
     def damaged(self, what: str) -> DamagedStoreError:
         """The error for a store that is damaged in the way of `what`."""
-        return DamagedStoreError(f"{self._flag}: {self.folder}: the token store is damaged ({what}); {self._remedy}")
+        return DamagedStoreError(
+            f"{self._flag}: {self.folder}: the token store is damaged ({what}); make it again with --mode=prepare"
+        )
 
     @property
     def num_documents(self) -> int:

@@ -3,7 +3,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from input_pipeline.npy_files import NpyWriter, header_items, partial_path
+from input_pipeline.npy_files import NpyWriter, header_items, holds, partial_path
 
 
 @pytest.mark.parametrize(("dtype", "row_shape"), [(np.uint16, ()), (np.int64, (5,)), (np.float32, (2, 3))])
@@ -28,3 +28,17 @@ def test_partial_files_lie_next_to_the_final_one():
     path = Path("folder/plan.npy")
     assert partial_path(path).parent == path.parent
     assert partial_path(path).suffix == ".tmp"
+
+
+@pytest.mark.parametrize("shape", [(3, 2), (0, 2)])
+def test_a_whole_file_is_known(tmp_path, shape):
+    path = tmp_path / "a.npy"
+    assert not holds(path, np.int16, shape)
+    with NpyWriter(path, np.int16, shape[1:]) as writer:
+        writer.append(np.zeros(shape))
+    assert holds(path, np.int16, shape)
+    assert not holds(path, np.uint16, shape) and not holds(path, np.int16, (4, 2))
+    whole = path.read_bytes()
+    for content in (whole[:-1], whole + b"x", whole[:9], b""):
+        path.write_bytes(content)
+        assert not holds(path, np.int16, shape)

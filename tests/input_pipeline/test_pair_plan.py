@@ -69,6 +69,17 @@ def test_files_are_used_again_and_made_again(tmp_path):
     plans.discard(7)  # was never there
 
 
+@pytest.mark.parametrize("content", [b"", b"{}", b'{"examples": [1], "random_next": [1]}', b"\xff", "cut"])
+@pytest.mark.parametrize("suffix", [".npy", ".json"])
+def test_damaged_files_are_made_again(tmp_path, caplog, suffix, content):
+    path = make_plans(tmp_path).window(1).path.with_suffix(suffix)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-8] if content == "cut" else content)
+    window = make_plans(tmp_path).window(1)
+    assert path.read_bytes() == whole and window.end > window.first_example
+    assert [record.getMessage() for record in caplog.records] == [f"{path} is damaged and is made again"]
+
+
 def test_counts_need_no_plan(tmp_path):
     plans = make_plans(tmp_path)
     count = plans.count(2)

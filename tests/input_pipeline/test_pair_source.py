@@ -49,6 +49,15 @@ def test_whole_words_without_pieces_are_worth_a_warning(make_source, make_store)
     assert make_source(words, "all", whole_word_masking=True).warnings == []
 
 
+def test_damaged_counts_are_made_again(make_source, make_store, tmp_path, caplog):
+    store = make_store([[[5, 6], [7]]])
+    counts = make_source(store, "all").unigram_counts()
+    (path,) = tmp_path.glob("cache/*/unigram_counts.npy")
+    path.write_bytes(path.read_bytes()[:-8])
+    np.testing.assert_array_equal(make_source(store, "all").unigram_counts(), counts)
+    assert [record.getMessage() for record in caplog.records] == [f"{path} is damaged and is made again"]
+
+
 def test_tokens_beyond_the_vocabulary_are_damage(make_source, make_store):
     store = make_store([[[5, 6], [7]]], vocab_size=10)
     store.tokens[0] = np.array([5, 10, 7], np.uint16)

@@ -53,6 +53,25 @@ def test_text_is_prepared_once(tmp_path, text, vocab_file):
     assert changed.num_tokens == 4 and len(os.listdir(tmp_path / "cache")) == 5
 
 
+@pytest.mark.parametrize("name", ["metadata.json", "tokens-00000.npy", "vocab.txt"])
+@pytest.mark.parametrize("content", [None, b"", b"{}"])
+def test_a_damaged_cache_is_made_again(tmp_path, text, vocab_file, name, content):
+    said = []
+
+    def get():
+        choice = VocabularyOptions(vocab_file)
+        return open_or_prepare([str(text)], tmp_path / "cache", choice, TextOptions(), said.append)[0]
+
+    folder = Path(get().folder)
+    whole = (folder / name).read_bytes()
+    (folder / name).unlink()
+    if content is not None:
+        (folder / name).write_bytes(content)
+    get()
+    assert said.count(f"{folder} is damaged and is made again") == 1
+    assert (folder / name).read_bytes() == whole
+
+
 def test_stores_are_opened_and_bring_their_vocabulary(tmp_path, text):
     tokenizer = WordPieceTokenizer(PIECES)
     store = prepare.prepare([str(text)], tokenizer, tmp_path / "store")

@@ -92,6 +92,18 @@ def test_decoded_once(read, path, tmp_path):
     assert read(path).num_examples == 3
 
 
+@pytest.mark.parametrize("name", ["metadata.json", "input_mask.npy"])
+@pytest.mark.parametrize("content", [None, b"", b"{}"])
+def test_a_damaged_cache_is_made_again(read, tmp_path, caplog, name, content):
+    write_tfrecords(tmp_path / "few", make_examples(3))
+    file = read(tmp_path / "few").fields["input_ids"].with_name(name)
+    file.unlink()
+    if content is not None:
+        file.write_bytes(content)
+    assert_records(read(tmp_path / "few"), make_examples(3))
+    assert [record.getMessage() for record in caplog.records] == [f"{file.parent} is damaged and is made again"]
+
+
 def test_fingerprint_is_that_of_the_content(read, path, tmp_path):
     compressed = tmp_path / "elsewhere.gz"
     write_tfrecords(compressed, make_examples(3000))
