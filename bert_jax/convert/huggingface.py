@@ -141,8 +141,8 @@ def load_huggingface(
         was used.
 
     Raises:
-        UserError: nothing readable, not BERT, only pickled weights, or tensors that are missing, misshapen, not finite or
-            of a kind of BERT that is not supported; the message lists them.
+        UserError: nothing readable, not BERT, only pickled weights, or tensors that are missing, misshapen, not finite
+            or of a kind of BERT that is not supported; the message lists them.
     """
     place = files.as_path(path)
     single = place.suffix == ".safetensors"
