@@ -24,6 +24,7 @@ from input_pipeline.worker_processes import available_cores, ordered_map
 
 HIGH_UNKNOWN_SHARE = 0.05
 _BYTES_FOR_A_WORKER = 1 << 22  # below this, a process takes longer to start than it saves
+_MOST_WORKERS_A_CORE = 4
 _ENCODED_AT_ONCE = 1 << 18  # characters; Python's lists of ids take ten times the memory of the array
 
 Progress = Callable[[int, int, dict[str, int]], None]
@@ -64,7 +65,8 @@ def prepare(
       output_folder: the store; must not exist, or be empty. It appears when it is complete.
       sentence_splitting: "always", "never", or "auto": all but text files, which have a sentence a line.
       text_field: field of JSON lines and TFDS data sets that holds the text.
-      num_workers: processes; None or 0 for one a core, less for little text; 1 works in this process.
+      num_workers: processes; None or 0 for one a core, less for little text; 1 works in this process. There
+        are never more than four a core, or than blocks of text.
       progress: called with the bytes done, all bytes, and counts of documents, sentences and tokens after each block;
         what it raises ends the work.
       flag: how the user named the inputs, for errors.
@@ -76,6 +78,7 @@ def prepare(
     sources = [source for spec in input_specs for source in corpus.find_sources(spec, flag)]
     total = sum(source.size for source in sources)
     workers = num_workers or min(available_cores(), 1 + total // _BYTES_FOR_A_WORKER)
+    workers = min(workers, _MOST_WORKERS_A_CORE * available_cores())
     blocks = _all_blocks(sources, text_field, flag, block_bytes)
     encode = functools.partial(encode_block, tokenizer, text_field, sentence_splitting)
     with (

@@ -5,6 +5,7 @@ a pipe of its own to the parent: when the parent ends in whatever way, the pipe 
 """
 
 import contextlib
+import itertools
 import multiprocessing
 import multiprocessing.connection
 import os
@@ -27,6 +28,8 @@ def available_cores() -> int:
 def ordered_map(function: Callable[[Any], Any], items: Iterable[Any], num_workers: int) -> Iterator[Any]:
     """Yields `function(item)` for each item, in order, computed by `num_workers` processes (by this one if it is 1).
 
+    There are no more processes than items.
+
     The workers are new Python processes that import only what `function` needs, not the program's main module, so it
     does not matter what this process has imported or which threads it runs. `function`, items and results must be
     picklable.
@@ -38,8 +41,12 @@ def ordered_map(function: Callable[[Any], Any], items: Iterable[Any], num_worker
     if num_workers == 1:
         yield from map(function, items)
         return
+    items = iter(items)
+    first = list(itertools.islice(items, num_workers))
+    num_workers = len(first)
+    numbered = enumerate(itertools.chain(first, items))
+    del first  # what the chain has passed on need not stay in memory
     context = multiprocessing.get_context("spawn")
-    numbered = enumerate(items)
     workers: dict[multiprocessing.connection.Connection, multiprocessing.process.BaseProcess] = {}
     try:
         idle = []

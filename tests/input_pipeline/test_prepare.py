@@ -230,3 +230,17 @@ def test_sigterm_leaves_nothing(tmp_path):
     assert time.monotonic() - start < 10
     assert program.returncode == 128 + signal.SIGTERM and errors == b""
     assert os.listdir(tmp_path / "out") == []
+
+
+def test_a_huge_number_of_workers_is_bounded(tmp_path, monkeypatch):
+    asked = []
+
+    def one_process(function, items, num_workers):
+        asked.append(num_workers)
+        return (function(item) for item in items)
+
+    monkeypatch.setattr(prepare, "ordered_map", one_process)
+    monkeypatch.setattr(prepare, "available_cores", lambda: 3)
+    (tmp_path / "a.txt").write_text("a\n")
+    prepare.prepare([str(tmp_path / "a.txt")], TOKENIZER, tmp_path / "store", num_workers=10**6)
+    assert asked == [12]

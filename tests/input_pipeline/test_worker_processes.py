@@ -35,6 +35,13 @@ def test_items_are_taken_as_they_are_needed():
     assert multiprocessing.active_children() == []
 
 
+def test_no_more_workers_than_items():
+    results = ordered_map(abs, [1, 2], 10**9)
+    assert next(results) == 1
+    assert len(multiprocessing.active_children()) == 2
+    results.close()
+
+
 @pytest.mark.parametrize("num_workers", [1, 2])
 def test_the_first_failure_is_raised_at_its_place(num_workers):
     results = ordered_map(int, ["1", "2", "x", "3", "y"], num_workers)
