@@ -32,6 +32,7 @@ _MOST_SAMPLED_CHARACTERS = 30_000_000  # SentencePiece's trainer takes about 20 
 _LONGEST_WORD = 200
 _LONGEST_SENTENCE = 2000
 _PRIVATE_USE = range(0xF0000, 0x10FFFE)
+LARGEST_SIZE = 2**20  # several times the vocabularies of a hundred languages
 _NO_TEXT = "--vocab_size: the input has no words to train a vocabulary on"
 
 _logger = logging.getLogger(__name__)
@@ -95,8 +96,11 @@ def train_vocabulary(kind: str, texts: Iterable[str], vocab_size: int, do_lower_
       The path of the vocabulary.
 
     Raises:
-      UserError: when `texts` is too small for so many pieces, or has too many different characters for so few.
+      UserError: when `texts` is too small for so many pieces, or has too many different characters for so few; and
+        when `vocab_size` is above `LARGEST_SIZE`.
     """
+    if vocab_size > LARGEST_SIZE:
+        raise UserError(f"--vocab_size={vocab_size} is too large: at most {LARGEST_SIZE}; about 30000 is usual")
     if kind == "wordpiece":
         pieces = _train_wordpiece(_count_words(texts, do_lower_case), vocab_size)
         content = "".join(f"{piece}\n" for piece in pieces).encode()

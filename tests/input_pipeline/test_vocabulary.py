@@ -122,6 +122,14 @@ def test_the_same_bytes_in_every_process(kind, tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["wordpiece", "sentencepiece"])
+def test_a_huge_size_is_refused_before_the_text_is_read(kind, tmp_path):
+    with pytest.raises(UserError, match="--vocab_size=99999999999 is too large: at most 1048576"):
+        train_vocabulary(kind, iter(lambda: 1 / 0, None), 99999999999, True, tmp_path)
+    with pytest.raises(UserError, match="--vocab_size=1048576 is too large for this text"):
+        train(kind, vocabulary.LARGEST_SIZE, tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["wordpiece", "sentencepiece"])
 def test_limits_are_named_and_right(kind, tmp_path):
     with pytest.raises(UserError, match=r"--vocab_size=90000 is too large for this text: at most (\d+)") as error:
         train(kind, 90000, tmp_path)
