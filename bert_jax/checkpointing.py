@@ -242,10 +242,12 @@ def _walk(folder: epath.Path, prefix: str = "") -> Iterator[tuple[str, epath.Pat
 def _listed(step_folder: epath.Path) -> list[tuple[epath.Path, int, int]]:
     """The files of a step with the sizes and checksums that were written; empty when its list is missing or damaged."""
     file = step_folder / ITEM / FILE_LIST
+    if not file.exists():
+        return []
     try:
         listed = json.loads(file.read_text()).items()
         return [(file.parent / name, entry["size"], entry["crc32"]) for name, entry in listed]
-    except (FileNotFoundError, NotADirectoryError, ValueError, TypeError, KeyError, AttributeError):
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return []
 
 
