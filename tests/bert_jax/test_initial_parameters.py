@@ -25,5 +25,5 @@ def test_files_beside_a_single_file(tmp_path):
 
 
 def test_nothing_there(tmp_path):
-    with pytest.raises(UserError, match="--restore_from.*nowhere"):
+    with pytest.raises(UserError, match=r"--restore_from.*nowhere"):
         files_beside(f"{tmp_path}/nowhere", "--restore_from")
