@@ -23,10 +23,14 @@ class RecordSource:
 
     @property
     def warnings(self) -> list[str]:
+        texts = [
+            f"masked language modeling: {path} has nothing to learn, all its masked_lm_weights are 0"
+            for path in self.records.without_predictions
+        ]
         random_next = self.num_random_next(0)
         if self.config.next_sentence_prediction and random_next in (0, self.records.num_examples):
-            return [f"next-sentence prediction: all records have the same label, {int(random_next > 0)}"]
-        return []
+            texts.append(f"next-sentence prediction: all records have the same label, {int(random_next > 0)}")
+        return texts
 
     def num_examples(self, epoch: int) -> int:
         return self.records.num_examples

@@ -25,7 +25,7 @@ from input_pipeline import files
 from input_pipeline.errors import UserError
 from input_pipeline.npy_files import NpyWriter, holds, partial_path
 
-_VERSION = 1
+_VERSION = 2  # of what is checked and kept: a change of it makes old caches useless
 _BATCH = 1024
 _FRAME_BYTES = 16  # of each record: its length, and checksums of the length and of the data
 _GZIP_MAGIC = b"\x1f\x8b"
@@ -51,11 +51,13 @@ class Records:
       fields: the `.npy` file of each field, [num_examples, width].
       num_examples: number of records.
       fingerprint: SHA-256 (hex) of the content.
+      without_predictions: the files in which all masked_lm_weights are 0.
     """
 
     fields: dict[str, Path]
     num_examples: int
     fingerprint: str
+    without_predictions: tuple[str, ...] = ()
 
     def load(self, field: str) -> np.ndarray:
         """The values of a field, memory-mapped, [num_examples, width]."""
@@ -104,11 +106,12 @@ def _find_decoded(folder: Path, widths: dict[str, int]) -> Records | None:
     try:
         facts = json.loads((folder / "metadata.json").read_bytes())
         number, fingerprint = int(facts["num_examples"]), str(facts["fingerprint"])
+        without_predictions = tuple(facts["without_predictions"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
     fields = {name: folder / f"{name}.npy" for name in FIELDS}
     is_whole = all(holds(fields[name], dtype, (number, widths[name])) for name, dtype in FIELDS.items())
-    return Records(fields, number, fingerprint) if is_whole else None
+    return Records(fields, number, fingerprint, without_predictions) if is_whole else None
 
 
 def _widths(limits: dict[str, int]) -> dict[str, int]:
@@ -147,6 +150,7 @@ def _decode(paths, limits, vocab_size, folder, flag) -> None:
     widths = _widths(limits)
     partial = partial_path(folder)
     digest = hashlib.sha256()
+    without_predictions = []
     with files.user_errors(folder, "cache folder"), contextlib.ExitStack() as stack:
         partial.mkdir(parents=True)
         stack.callback(shutil.rmtree, partial, ignore_errors=True)
@@ -156,16 +160,26 @@ def _decode(paths, limits, vocab_size, folder, flag) -> None:
                 for name, dtype in FIELDS.items()
             }
             for path in paths:
+                has_predictions = []
                 for first, batch in _batches(path, widths, flag):
                     _check(path, first, batch, vocab_size, flag)
+                    has_predictions.append(batch["masked_lm_weights"].any())
                     for name, dtype in FIELDS.items():
                         values = batch[name].astype(dtype)
                         outputs[name].append(values)
                         digest.update(values)
+                if has_predictions and not any(has_predictions):
+                    without_predictions.append(path)
         num_examples = outputs["input_ids"].length
         if not num_examples:
             raise UserError(f"{flag}: there is no record in {', '.join(paths)}")
-        facts = {"num_examples": num_examples, "fingerprint": digest.hexdigest(), "files": paths, **limits}
+        facts = {
+            "num_examples": num_examples,
+            "fingerprint": digest.hexdigest(),
+            "files": paths,
+            "without_predictions": without_predictions,
+            **limits,
+        }
         files.write_json_atomic(partial / "metadata.json", facts)
         with contextlib.suppress(OSError):  # another process was faster: its folder holds the same
             os.rename(partial, folder)
@@ -236,11 +250,12 @@ def _raise_width(where, name, found, width):
 
 
 def _check(path, first, batch, vocab_size, flag) -> None:
-    wrong = np.argwhere(~np.isfinite(batch["masked_lm_weights"]))
+    weights = batch["masked_lm_weights"]
+    wrong = np.argwhere(~((weights >= 0) & (weights <= 1)))  # also NaN
     if wrong.size:
         record, place = wrong[0]
-        weight = batch["masked_lm_weights"][record, place]
-        raise UserError(f"{flag}: {path}, record {first + record}: masked_lm_weights holds {weight}")
+        problem = f"masked_lm_weights holds {weights[record, place]:g}, but it must be between 0 and 1"
+        raise UserError(f"{flag}: {path}, record {first + record}: {problem}")
     limits = {
         "input_ids": vocab_size,
         "masked_lm_ids": vocab_size,
@@ -257,3 +272,8 @@ def _check(path, first, batch, vocab_size, flag) -> None:
             raise UserError(
                 f"{flag}: {path}, record {first + record}: {name} holds {batch[name][record, place]}, but {bound}"
             )
+    mask = batch["input_mask"]
+    wrong = np.flatnonzero((mask[:, 0] != 1) | (np.diff(mask) > 0).any(axis=1))
+    if wrong.size:
+        problem = "input_mask must be ones for the text, at least one, then zeros"
+        raise UserError(f"{flag}: {path}, record {first + wrong[0]}: {problem}")

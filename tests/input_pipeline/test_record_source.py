@@ -9,7 +9,7 @@ from input_pipeline.tfrecords import Records
 
 @pytest.fixture
 def make_source(tmp_path):
-    def make(labels, **config):
+    def make(labels, without_predictions=(), **config):
         fields = {
             "masked_lm_ids": np.array([[7, 7, 0]] * len(labels), np.int32),
             "masked_lm_weights": np.array([[1, 1, 0]] * len(labels), np.float32),
@@ -18,7 +18,7 @@ def make_source(tmp_path):
         for name, values in fields.items():
             with NpyWriter(tmp_path / f"{name}.npy", values.dtype, values.shape[1:]) as writer:
                 writer.append(values)
-        records = Records({name: tmp_path / f"{name}.npy" for name in fields}, len(labels), "f")
+        records = Records({name: tmp_path / f"{name}.npy" for name in fields}, len(labels), "f", without_predictions)
         return RecordSource(records, PretrainingDataConfig(**config), vocab_size=10)
 
     return make
@@ -40,3 +40,8 @@ def test_a_single_label_is_worth_a_warning(make_source, label):
     (warning,) = make_source([label] * 3).warnings
     assert f"same label, {label}" in warning
     assert make_source([label] * 3, next_sentence_prediction=False).warnings == []
+
+
+def test_a_file_without_predictions_is_worth_a_warning(make_source):
+    (warning,) = make_source([0, 1], ("a.tfrecord",)).warnings
+    assert "a.tfrecord has nothing to learn" in warning

@@ -18,7 +18,7 @@ def make_examples(count, length=LENGTH, predictions=PREDICTIONS, seed=0):
     return [
         {
             "input_ids": rng.integers(0, VOCAB, length),
-            "input_mask": rng.integers(0, 2, length),
+            "input_mask": (np.arange(length) <= rng.integers(0, length)).astype(int),
             "segment_ids": rng.integers(0, 2, length),
             "masked_lm_positions": rng.integers(0, length, predictions),
             "masked_lm_ids": rng.integers(0, VOCAB, predictions),
@@ -92,6 +92,19 @@ def test_decoded_once(read, path, tmp_path):
     assert read(path).num_examples == 3
 
 
+def test_files_without_predictions_are_known(read, path, tmp_path):
+    for name, weight in (("a", 0), ("b", 0.5), ("c", 0)):
+        examples = make_examples(3)
+        for example in examples:
+            example["masked_lm_weights"] = [0, 0]
+        examples[1]["masked_lm_weights"] = [0, weight]
+        write_tfrecords(tmp_path / name, examples)
+    (tmp_path / "empty").touch()
+    paths = [tmp_path / name for name in ("a", "b", "empty", "c")]
+    for _ in range(2):  # decoded, and found decoded
+        assert read(*paths).without_predictions == (str(tmp_path / "a"), str(tmp_path / "c"))
+
+
 @pytest.mark.parametrize("name", ["metadata.json", "input_mask.npy"])
 @pytest.mark.parametrize("content", [None, b"", b"{}"])
 def test_a_damaged_cache_is_made_again(read, tmp_path, caplog, name, content):
@@ -150,7 +163,13 @@ def test_other_sizes(read, path, changes, message):
         ("next_sentence_labels", 2, "next_sentence_labels holds 2"),
         ("next_sentence_labels", [0, 1], "next_sentence_labels holds 2 values, one is needed"),
         ("input_mask", [], "the field input_mask is missing"),
-        ("masked_lm_weights", [float("nan"), 0.0], "masked_lm_weights holds nan"),
+        ("masked_lm_weights", [float("nan"), 0.0], "masked_lm_weights holds nan, but it must be between 0 and 1"),
+        ("masked_lm_weights", [0.0, float("inf")], "masked_lm_weights holds inf"),
+        ("masked_lm_weights", [0.0, -0.5], "masked_lm_weights holds -0.5"),
+        ("masked_lm_weights", [1.5, 0.0], "masked_lm_weights holds 1.5"),
+        ("input_mask", [0] * 8, "input_mask must be ones for the text"),
+        ("input_mask", [1, 0, 1] + [0] * 5, "input_mask must be ones for the text"),
+        ("input_mask", [0] + [1] * 7, "input_mask must be ones for the text"),
     ],
 )
 def test_bad_values_are_named(read, tmp_path, field, value, message):
