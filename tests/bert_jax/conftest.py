@@ -1,0 +1,155 @@
+"""Runs of --mode=pretrain on a made-up text, in this process or in others."""
+
+import functools
+import json
+import os
+import runpy
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+import pytest
+
+RECORDED_RUN = Path(__file__).with_name("recorded_run.py")
+WORDS = "the a cat dog sat ran on under mat tree big small and then it was red blue here there".split()
+CONFIG = {
+    "vocab_size": 32,
+    "hidden_size": 16,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "intermediate_size": 32,
+    "max_position_embeddings": 32,
+    "type_vocab_size": 2,
+}
+
+# A loaded machine may be this slow to start a few processes; no test waits that long on another one.
+TIMEOUT_SECONDS = 280
+
+
+class PretrainingRun:
+    """One run in `folder`/out, which several calls may begin and continue.
+
+    What takes long is to compile, so all runs share what was compiled for one of them.
+
+    Attributes:
+        folder: the output folder.
+        batches: for each process of the last call that ended by itself, its batches: row number -> digest.
+    """
+
+    def __init__(self, corpus: Path, folder: Path, **flags):
+        self.folder, self.batches = folder / "out", []
+        self._compiled = corpus / "compiled"
+        self._records = folder
+        self._flags = {
+            "mode": "pretrain",
+            "input_file": corpus / "text.txt",
+            "vocab_file": corpus / "vocab.txt",
+            "bert_config_file": corpus / "bert_config.json",
+            "max_seq_length": 32,
+            "train_batch_size": 8,
+            "learning_rate": 1e-3,
+            "log_every_steps": 1,
+            "eval_fraction": 0.1,
+            "output_dir": self.folder,
+            **flags,
+        }
+
+    def here(self, **flags) -> int:
+        """Runs in this process and returns the exit code."""
+        script = runpy.run_path(os.fspath(RECORDED_RUN))
+        before = jax.config.jax_compilation_cache_dir
+        jax.config.update("jax_compilation_cache_dir", os.fspath(self._compiled))
+        try:
+            with script["recorded"]() as batches:
+                code = script["main"](["bert_jax", *self._words(flags)])
+        finally:
+            jax.config.update("jax_compilation_cache_dir", before)
+        self.batches = [batches]
+        return code
+
+    def elsewhere(self, num_processes=1, *, devices=1, send=None, own=None, **flags) -> list[tuple[int, str]]:
+        """Runs in other processes; returns the exit code of each, and what it wrote to stderr.
+
+        Args:
+            devices: of each process.
+            send: (signal, process, batch) for a signal that a process gets before a batch.
+            own: for each process, flags that it alone is given.
+        """
+        environment = os.environ | {
+            "JAX_PLATFORMS": "cpu",
+            "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
+            "JAX_COMPILATION_CACHE_DIR": os.fspath(self._compiled),
+        }
+        if num_processes > 1:
+            with socket.socket() as probe:
+                probe.bind(("localhost", 0))
+                address = f"localhost:{probe.getsockname()[1]}"
+            flags = {**flags, "coordinator_address": address, "num_processes": num_processes}
+        records = [self._records / f"batches-{index}.json" for index in range(num_processes)]
+        running = []
+        for index, record in enumerate(records):
+            record.unlink(missing_ok=True)
+            number, batch = (send[0].name, send[2]) if send and send[1] == index else ("SIGTERM", -1)
+            words = [sys.executable, RECORDED_RUN, record, number, str(batch), *self._words(flags)]
+            if num_processes > 1:
+                words.append(f"--process_id={index}")
+            if own:
+                words += [f"--{name}={value}" for name, value in own[index].items()]
+            running.append(subprocess.Popen(words, env=environment, stderr=subprocess.PIPE, text=True))
+        try:
+            errors = [process.communicate(timeout=TIMEOUT_SECONDS)[1] for process in running]
+        finally:
+            for process in running:
+                process.kill()
+        self.batches = [json.loads(record.read_text()) for record in records if record.exists()]
+        return [(process.returncode, error) for process, error in zip(running, errors)]
+
+    def metrics(self, name="metrics.jsonl") -> list[dict]:
+        return [json.loads(line) for line in (self.folder / name).read_text().splitlines()]
+
+    def losses(self) -> list[float]:
+        return [line["loss"] for line in self.metrics()]
+
+    def results(self) -> dict:
+        return json.loads((self.folder / "eval_results.json").read_text())
+
+    def steps_saved(self) -> list[int]:
+        names = (path.name for path in (self.folder / "checkpoints").iterdir())
+        return sorted(int(name) for name in names if name.isdigit())
+
+    def state(self, step: int) -> dict[str, np.ndarray]:
+        """All arrays of a checkpoint by their names, whatever devices it was saved from."""
+        path = self.folder / "checkpoints" / str(step) / "state"
+        with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as reader:
+            tree = reader.metadata(path).item_metadata.tree
+            as_numpy = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), tree)
+            tree = reader.restore(path, args=ocp.args.PyTreeRestore(restore_args=as_numpy))
+        return {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
+
+    def _words(self, flags) -> list[str]:
+        return [f"--{name}={value}" for name, value in {**self._flags, **flags}.items()]
+
+
+@pytest.fixture(scope="session")
+def corpus(tmp_path_factory):
+    """Made-up text, its vocabulary and a model: 40 documents of 12 sentences."""
+    folder = tmp_path_factory.mktemp("corpus")
+    rng = np.random.default_rng(0)
+    documents = [
+        "\n".join(" ".join(rng.choice(WORDS, rng.integers(4, 12))) + " ." for _ in range(12)) for _ in range(40)
+    ]
+    (folder / "text.txt").write_text("\n\n".join(documents) + "\n")
+    (folder / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ".", *WORDS]) + "\n")
+    (folder / "bert_config.json").write_text(json.dumps(CONFIG))
+    (folder / "three_layers.json").write_text(json.dumps(CONFIG | {"num_hidden_layers": 3}))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def pretraining(corpus):
+    """PretrainingRun on the made-up text."""
+    return functools.partial(PretrainingRun, corpus)
