@@ -5,6 +5,7 @@ Dropout is on exactly when `apply` is given a "dropout" random key. Parameters a
 kernel, embedding, bias or scale.
 """
 
+import functools
 from typing import NamedTuple
 
 import flax.linen as nn
@@ -43,6 +44,31 @@ def _initializer(config: BertConfig, *axes: str | None):
     return nn.with_logical_partitioning(normal, axes)
 
 
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
+def _product(x: jax.Array, kernel: jax.Array, n: int) -> jax.Array:
+    """Contracts the last n axes of x with the first n of the kernel.
+
+    The gradient of the kernel sums over one axis of rows. Left to JAX it sums over all axes of a batch, for which XLA
+    on CPU transposes an operand and takes twice the time; on TPU both are the same.
+    """
+    return jax.lax.dot_general(x, kernel, ((range(x.ndim - n, x.ndim), range(n)), ((), ())))
+
+
+def _product_forward(x, kernel, n):
+    return _product(x, kernel, n), (x, kernel)
+
+
+def _product_backward(n, saved, gradient):
+    x, kernel = saved
+    axes = (range(gradient.ndim - kernel.ndim + n, gradient.ndim), range(n, kernel.ndim))
+    x_gradient = jax.lax.dot_general(gradient, kernel, (axes, ((), ())))
+    rows = x.reshape(-1, *kernel.shape[:n])
+    return x_gradient, jax.lax.dot_general(rows, gradient.reshape(-1, *kernel.shape[n:]), (((0,), (0,)), ((), ())))
+
+
+_product.defvjp(_product_forward, _product_backward)
+
+
 class Dense(nn.Module):
     """x @ kernel + bias over the last `len(in_axes)` axes of x, of sizes `in_shape`."""
 
@@ -59,12 +85,8 @@ class Dense(nn.Module):
         kernel = self.param("kernel", _initializer(self.config, *self.in_axes, *self.out_axes), shape)
         zeros = nn.with_logical_partitioning(nn.initializers.zeros, self.out_axes)
         bias = self.param("bias", zeros, self.out_shape)
-        n = len(self.in_shape)
-        # One axis of rows: the gradient of the kernel is then a plain product, twice as fast on CPU as one that sums
-        # over two axes, for which XLA first transposes an operand.
-        rows = x.astype(self.dtype).reshape(-1, *self.in_shape)
-        y = jax.lax.dot_general(rows, kernel.astype(self.dtype), ((range(1, n + 1), range(n)), ((), ())))
-        return (y + bias.astype(self.dtype)).reshape(*x.shape[:-n], *self.out_shape)
+        y = _product(x.astype(self.dtype), kernel.astype(self.dtype), len(self.in_shape))
+        return y + bias.astype(self.dtype)
 
 
 class Embedding(nn.Module):
@@ -277,7 +299,7 @@ class MaskedLanguageModelHead(nn.Module):
 
     def __call__(self, hidden: jax.Array, word_embeddings: jax.Array) -> jax.Array:
         c = self.config
-        rows = hidden.reshape(-1, c.hidden_size)  # one axis, for the reason given in Dense
+        rows = hidden.reshape(-1, c.hidden_size)  # one axis, for the reason given in _product
         x = self.layer_norm(activation(c.hidden_act)(self.transform(rows)))
         table = word_embeddings.astype(self.dtype)
         logits = jnp.einsum("rh,vh->rv", x, table, preferred_element_type=jnp.float32) + self.output_bias()
