@@ -25,7 +25,7 @@ TEST = ["hypothesis>=6.140", "pytest>=9,<10"]
 setup(
     name="bert_jax",
     version="0.1.0",
-    description="BERT in JAX and Flax: pretraining and fine-tuning on CPUs, GPUs and TPU pods",
+    description="BERT in JAX and Flax: pretraining from text to checkpoint on CPUs, GPUs and TPU pods",
     long_description=Path("README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
     packages=find_packages(include=["bert_jax", "bert_jax.*", "input_pipeline", "input_pipeline.*"]),

@@ -25,8 +25,8 @@ modes:
 
 With --mode=pretrain and no other flag a tiny BERT is pretrained on text that comes with Python.
 
-exit codes: 0 done; 1 failed; 2 a mistake in a flag or file, named in one line; 75 stopped by SIGTERM or SIGINT with
-everything saved: the same command continues.
+exit codes: 0 done; 1 failed; 2 a mistake in a flag or file, named in one line; 75 pretrain was stopped by SIGTERM or
+SIGINT with everything saved: the same command continues; 130 prepare was stopped by Ctrl-C with nothing written.
 
 flags (booleans: --name or --noname):
 """
@@ -46,7 +46,7 @@ def parse(argv: list[str]) -> flags.FlagValues:
     try:
         rest = values(argv)
     except flags.Error as error:
-        raise UserError(" ".join(str(error).replace("flag --", "--").split())) from None
+        raise UserError(" ".join(str(error).replace("flag --", "--").replace("ERROR:: ", "").split())) from None
     if rest[1:]:
         raise UserError(f"unexpected {rest[1]!r}: every option is written --name=value")
     for name in values:
@@ -70,7 +70,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         values = parse(argv)
         if values.help:
-            print(help_text(values))
+            print(help_text(values), flush=True)
             return 0
         if values.mode is None:
             raise UserError(f"--mode is missing: one of {', '.join(MODES)} (--help tells more)")
@@ -79,6 +79,9 @@ def main(argv: list[str] | None = None) -> int:
             with _sigterm_like_sigint():
                 return _run_mode(values)
         return _run_mode(values)
+    except BrokenPipeError:  # whoever reads the output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return _leave(EXIT_USER_ERROR)

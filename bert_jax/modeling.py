@@ -11,6 +11,7 @@ from typing import NamedTuple
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
 
 from bert_jax.attention import attention_mask, dot_product_attention
 from bert_jax.config import BertConfig, activation
@@ -19,7 +20,7 @@ from bert_jax.partitioning import constrain
 
 REMAT_POLICIES = {
     "none": None,
-    "dots": jax.checkpoint_policies.checkpoint_dots_with_no_batch_dims,
+    "dots": jax.checkpoint_policies.save_only_these_names("product"),
     "full": jax.checkpoint_policies.nothing_saveable,
 }
 
@@ -86,7 +87,7 @@ class Dense(nn.Module):
         zeros = nn.with_logical_partitioning(nn.initializers.zeros, self.out_axes)
         bias = self.param("bias", zeros, self.out_shape)
         y = _product(x.astype(self.dtype), kernel.astype(self.dtype), len(self.in_shape))
-        return y + bias.astype(self.dtype)
+        return checkpoint_name(y, "product") + bias.astype(self.dtype)
 
 
 class Embedding(nn.Module):

@@ -208,7 +208,11 @@ class _Run:
                 "held-out examples": inputs.eval.num_eval_examples() if inputs.eval else 0,
                 **{f"share of {name}": share for name, share in labels.items()},
             },
-            device={"devices": jax.device_count(), "kind": jax.devices()[0].device_kind, "mesh": str(self.mesh.shape)},
+            device={
+                "devices": jax.device_count(),
+                "kind": jax.devices()[0].device_kind,
+                "mesh": ", ".join(f"{axis} {size}" for axis, size in self.mesh.shape.items()),
+            },
         )
         reporter.message(
             f"model: {parameters - padding:,} parameters; {inputs.train.num_examples():,} training examples an epoch"
@@ -281,7 +285,7 @@ class _Run:
                 batch_size=flags.train_batch_size,
                 tokens_per_example=flags.max_seq_length,
                 log=self.reporter.log,
-                save=self.checkpointer.save,
+                save=self._save,
                 evaluate=self._evaluate,
                 stop_requested=self.interruption.requested,
                 log_every_steps=flags.log_every_steps or min(max(total // 100, 1), 100),
@@ -301,6 +305,11 @@ class _Run:
 
     def _global(self, batches, batch_size: int) -> Iterator[dict[str, jax.Array]]:
         return (partitioning.to_global_batch(self.mesh, batch, batch_size) for batch in batches)
+
+    def _save(self, step: int, state: Any) -> None:
+        self.checkpointer.save(step, state)
+        if processes.is_first():
+            write_report(self.folder.path)
 
     def _evaluate(self, step: int, state: Any) -> bool:
         """Evaluates on the held-out text; False when a stop was requested before the end."""
