@@ -121,6 +121,30 @@ def test_recomputation_changes_no_gradient(scan_layers, remat):
         np.testing.assert_allclose(a, b, atol=1e-5)
 
 
+def test_recomputing_dots_saves_the_dense_products():
+    def count(remat):
+        module, params = fresh(remat=remat)
+        gradient = jax.grad(lambda params: module.apply({"params": params}, *batch()).masked_lm_logits.sum())
+        return str(jax.make_jaxpr(gradient)(params)).count("dot_general[")
+
+    products, all_products = 6, 8  # a layer: four of attention's weights, two of the feed-forward part; scores, context
+    layers = CONFIG.num_hidden_layers
+    assert count("full") - count("none") == layers * all_products
+    assert count("full") - count("dots") == layers * products
+
+
+@pytest.mark.parametrize("x_shape, kernel_shape, n", [((2, 3, 4), (4, 2, 5), 1), ((2, 3, 2, 5), (2, 5, 4), 2)])
+def test_the_gradient_of_a_dense_product_is_that_of_the_product(x_shape, kernel_shape, n):
+    keys = jax.random.split(jax.random.key(0), 3)
+    x, kernel = jax.random.normal(keys[0], x_shape), jax.random.normal(keys[1], kernel_shape)
+    plain = lambda x, kernel: jnp.tensordot(x, kernel, n)
+    gradient = jax.random.normal(keys[2], plain(x, kernel).shape)
+    value, vjp = jax.vjp(lambda x, kernel: modeling._product(x, kernel, n), x, kernel)
+    expected, plain_vjp = jax.vjp(plain, x, kernel)
+    for a, b in zip((value, *vjp(gradient)), (expected, *plain_vjp(gradient))):
+        np.testing.assert_allclose(a, b, atol=1e-5)
+
+
 def test_dropout_is_on_exactly_with_a_key():
     module, params = fresh()
     apply = lambda **options: module.apply({"params": params}, *batch(), **options).masked_lm_logits
