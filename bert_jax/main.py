@@ -116,4 +116,6 @@ def _sigterm_like_sigint():
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    code = main()
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # all is done; the interpreter takes a second to end
+    sys.exit(code)

@@ -110,6 +110,10 @@ class RunReporter:
         shown = [f"{metric(name).title} {format_value(name, metrics[name])}" for name in numbers_in_order(metrics)]
         self._display.message(f"evaluation at step {step:,}: {', '.join(shown)}")
 
+    def has_evaluation(self, step: int) -> bool:
+        """Whether an evaluation after `step` updates is reported, by this process or by an earlier start of the run."""
+        return self._active and any(line["step"] == step for line in self._evaluations)
+
     def facts(self, **sections: Mapping[str, Any]) -> None:
         """Keeps tables of facts for the report, such as facts(model={"parameters": 4386178}, device={...})."""
         if self._active:

@@ -272,6 +272,8 @@ class _Run:
                     donate_state=False,
                 )
             )
+        if self._lacks_evaluation(start_step):
+            self._evaluate(start_step, state)
         rows = partitioning.local_rows(self.mesh, flags.train_batch_size)
         with self.inputs.train.batches(
             flags.train_batch_size, start_step - self.first_step, total - start_step, rows
@@ -310,6 +312,12 @@ class _Run:
         self.checkpointer.save(step, state)
         if processes.is_first():
             write_report(self.folder.path)
+
+    def _lacks_evaluation(self, step: int) -> bool:
+        """Whether the run was stopped when it had saved this step and not yet evaluated it."""
+        every = self.flags.eval_every_steps
+        due = every and step % every == 0 and self.first_step < step < self.schedule.num_train_steps
+        return bool(due) and not processes.from_first(lambda: self.reporter.has_evaluation(step))
 
     def _evaluate(self, step: int, state: Any) -> bool:
         """Evaluates on the held-out text; False when a stop was requested before the end."""

@@ -4,6 +4,7 @@ import functools
 import json
 import os
 import runpy
+import shutil
 import socket
 import subprocess
 import sys
@@ -31,17 +32,23 @@ TIMEOUT_SECONDS = 280
 
 
 class PretrainingRun:
-    """One run in `folder`/out, which several calls may begin and continue.
+    """One run of 150 steps in `folder`/out, which several calls may begin and continue.
 
     What takes long is to compile, so all runs share what was compiled for one of them.
+
+    Args:
+        corpus: folder of the text, the vocabulary and the model.
+        folder: a folder for this run alone.
+        flags: other flags than usual.
 
     Attributes:
         folder: the output folder.
         batches: for each process of the last call that ended by itself, its batches: row number -> digest.
+        errors: for each process of the last call of `elsewhere`, what it wrote to stderr.
     """
 
     def __init__(self, corpus: Path, folder: Path, **flags):
-        self.folder, self.batches = folder / "out", []
+        self.folder, self.batches, self.errors = folder / "out", [], []
         self._compiled = corpus / "compiled"
         self._records = folder
         self._flags = {
@@ -51,6 +58,8 @@ class PretrainingRun:
             "bert_config_file": corpus / "bert_config.json",
             "max_seq_length": 32,
             "train_batch_size": 8,
+            "num_train_steps": 150,
+            "save_checkpoints_steps": 140,
             "learning_rate": 1e-3,
             "log_every_steps": 1,
             "eval_fraction": 0.1,
@@ -71,8 +80,8 @@ class PretrainingRun:
         self.batches = [batches]
         return code
 
-    def elsewhere(self, num_processes=1, *, devices=1, send=None, own=None, **flags) -> list[tuple[int, str]]:
-        """Runs in other processes; returns the exit code of each, and what it wrote to stderr.
+    def elsewhere(self, num_processes=1, *, devices=1, send=None, own=None, **flags) -> list[int]:
+        """Runs in other processes and returns the exit code of each.
 
         Args:
             devices: of each process.
@@ -81,7 +90,8 @@ class PretrainingRun:
         """
         environment = os.environ | {
             "JAX_PLATFORMS": "cpu",
-            "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
+            # Without optimization compiling takes half the time, and it takes longer than the run.
+            "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices} --xla_backend_optimization_level=0",
             "JAX_COMPILATION_CACHE_DIR": os.fspath(self._compiled),
         }
         if num_processes > 1:
@@ -101,12 +111,13 @@ class PretrainingRun:
                 words += [f"--{name}={value}" for name, value in own[index].items()]
             running.append(subprocess.Popen(words, env=environment, stderr=subprocess.PIPE, text=True))
         try:
-            errors = [process.communicate(timeout=TIMEOUT_SECONDS)[1] for process in running]
+            self.errors = [process.communicate(timeout=TIMEOUT_SECONDS)[1] for process in running]
         finally:
             for process in running:
                 process.kill()
         self.batches = [json.loads(record.read_text()) for record in records if record.exists()]
-        return [(process.returncode, error) for process, error in zip(running, errors)]
+        print("\n".join(self.errors), file=sys.stderr)
+        return [process.returncode for process in running]
 
     def metrics(self, name="metrics.jsonl") -> list[dict]:
         return [json.loads(line) for line in (self.folder / name).read_text().splitlines()]
@@ -120,6 +131,11 @@ class PretrainingRun:
     def steps_saved(self) -> list[int]:
         names = (path.name for path in (self.folder / "checkpoints").iterdir())
         return sorted(int(name) for name in names if name.isdigit())
+
+    def copy_without_last_checkpoint(self, other: "PretrainingRun") -> None:
+        """Becomes a copy of `other`, which is finished, as if it had ended between its last two checkpoints."""
+        shutil.copytree(other.folder, self.folder)
+        shutil.rmtree(self.folder / "checkpoints" / str(self.steps_saved()[-1]))
 
     def state(self, step: int) -> dict[str, np.ndarray]:
         """All arrays of a checkpoint by their names, whatever devices it was saved from."""
@@ -153,3 +169,12 @@ def corpus(tmp_path_factory):
 def pretraining(corpus):
     """PretrainingRun on the made-up text."""
     return functools.partial(PretrainingRun, corpus)
+
+
+@pytest.fixture(scope="session")
+def alone(pretraining, tmp_path_factory):
+    """The run of one process with one device that others are compared with."""
+    run = pretraining(tmp_path_factory.mktemp("alone"))
+    assert run.here() == 0
+    assert run.steps_saved() == [140, 150]
+    return run
