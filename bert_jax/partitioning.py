@@ -134,20 +134,28 @@ def check_batch_size(mesh: Mesh, flag: str, batch_size: int, accumulation_steps:
         raise UserError(f"{flag}={batch_size} must be a multiple of {why}: use {nearest}")
 
 
-def local_rows(mesh: Mesh, batch_size: int) -> slice:
-    """The rows of a global batch that this process must feed, as one slice."""
-    indices = batch_sharding(mesh).addressable_devices_indices_map((batch_size,))
-    bounds = sorted({index[0].indices(batch_size)[:2] for index in indices.values()})
-    start, stop = bounds[0][0], bounds[-1][1]
-    if sum(high - low for low, high in bounds) != stop - start:
-        raise UserError("--mesh: the rows of one process must be contiguous: put data before fsdp and tensor")
-    return slice(start, stop)
+def local_rows(mesh: Mesh, batch_size: int) -> np.ndarray:
+    """The rows of a global batch that this process feeds to its devices, ascending, int64 [rows].
+
+    They need not follow each other: on a slice of a TPU pod the devices of a host lie side by side in two or three
+    dimensions, but the mesh goes through them line by line.
+    """
+    needed = np.zeros(batch_size, bool)
+    for index in batch_sharding(mesh).addressable_devices_indices_map((batch_size,)).values():
+        needed[index[0]] = True
+    return np.flatnonzero(needed)
 
 
 def to_global_batch(mesh: Mesh, batch: dict[str, np.ndarray], batch_size: int) -> dict[str, jax.Array]:
-    """Makes global arrays of [batch_size, ...] from this process's rows."""
+    """Makes global arrays of [batch_size, ...] from this process's rows, which are those of `local_rows`."""
     sharding = batch_sharding(mesh)
-    return {
-        name: jax.make_array_from_process_local_data(sharding, rows, (batch_size, *rows.shape[1:]))
-        for name, rows in batch.items()
-    }
+    places = np.cumsum(np.bincount(local_rows(mesh, batch_size), minlength=batch_size)) - 1
+
+    def to_global(rows):
+        def shard(index):
+            numbers = places[index[0]]
+            return rows[numbers[0] : numbers[-1] + 1]
+
+        return jax.make_array_from_callback((batch_size, *rows.shape[1:]), sharding, shard)
+
+    return {name: to_global(rows) for name, rows in batch.items()}

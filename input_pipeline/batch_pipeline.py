@@ -146,7 +146,7 @@ class RecordExamples:
 
 
 def make_dataset(
-    examples: Examples, steps: range, batch_size: int, rows: range, limit: int, num_threads: int
+    examples: Examples, steps: range, batch_size: int, rows: Sequence[int], limit: int, num_threads: int
 ) -> tf.data.Dataset:
     """The batches of consecutive steps.
 
@@ -154,14 +154,14 @@ def make_dataset(
       examples: maps numbers of examples, int64 [n], to a batch.
       steps: step k takes the examples k * batch_size and on.
       batch_size: examples of a global batch.
-      rows: those of its rows that are wanted.
+      rows: the numbers of its rows that are wanted.
       limit: number of examples; those beyond are copies of the last one with weight 0.
       num_threads: batches made at the same time, each by one thread.
     """
 
     @tf.autograph.experimental.do_not_convert
     def make_batch(step):
-        number = step * batch_size + tf.range(rows.start, rows.stop, dtype=tf.int64)
+        number = step * batch_size + np.asarray(rows, np.int64)
         batch = examples(tf.minimum(number, limit - 1))
         weights = tf.cast(number < limit, tf.float32)
         batch["masked_lm_weights"] *= weights[:, None]

@@ -4,7 +4,7 @@ import functools
 import hashlib
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -150,7 +150,7 @@ class PairSource:
             self.corpora, self._rates, num_tokens, self.config.pair_settings, seed, folder, single_epoch=single_epoch
         )
 
-    def datasets(self, steps: range, batch_size: int, rows: range, num_threads: int):
+    def datasets(self, steps: range, batch_size: int, rows: Sequence[int], num_threads: int):
         """Yields tf.data datasets that together give the wanted rows of the batches of `steps`."""
         from input_pipeline.batch_pipeline import make_dataset
 
@@ -168,7 +168,7 @@ class PairSource:
                 plans.discard(index)
             step = stop
 
-    def eval_datasets(self, steps: range, batch_size: int, rows: range, num_threads: int):
+    def eval_datasets(self, steps: range, batch_size: int, rows: Sequence[int], num_threads: int):
         """The same for all examples once, in the order of the files."""
         from input_pipeline.batch_pipeline import make_dataset
 

@@ -5,7 +5,7 @@ run gets from step k on. docs/determinism.md tells how.
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -143,7 +143,7 @@ class PretrainingData:
         batch_size: int,
         start_step: int,
         num_steps: int,
-        rows: slice = slice(None),
+        rows: Sequence[int] | None = None,
         num_threads: int | None = None,
     ) -> Batches:
         """The batches of steps start_step to start_step + num_steps - 1.
@@ -152,7 +152,7 @@ class PretrainingData:
 
         Arguments:
           batch_size: examples of the global batch.
-          rows: the rows of each global batch that are wanted.
+          rows: the numbers of the rows that are wanted of each global batch; all by default.
           num_threads: batches made at the same time; changes nothing but the speed.
 
         Raises:
@@ -160,7 +160,7 @@ class PretrainingData:
         """
         self._require(self.num_examples())
         steps = range(start_step, start_step + num_steps)
-        return Batches(self._source.datasets(steps, batch_size, range(batch_size)[rows], num_threads or _cores()))
+        return Batches(self._source.datasets(steps, batch_size, _rows(rows, batch_size), num_threads or _cores()))
 
     def num_eval_examples(self) -> int:
         """Examples of an evaluation."""
@@ -170,14 +170,16 @@ class PretrainingData:
         """Batches of an evaluation, the last one filled up."""
         return -(-self.num_eval_examples() // batch_size)
 
-    def eval_batches(self, batch_size: int, rows: slice = slice(None), num_threads: int | None = None) -> Batches:
+    def eval_batches(
+        self, batch_size: int, rows: Sequence[int] | None = None, num_threads: int | None = None
+    ) -> Batches:
         """All examples once, in the order of the files, with pairs and masks that depend on no seed.
 
         Arguments and errors are those of `batches`.
         """
         self._require(self.num_eval_examples())
         steps = range(self.num_eval_batches(batch_size))
-        return Batches(self._source.eval_datasets(steps, batch_size, range(batch_size)[rows], num_threads or _cores()))
+        return Batches(self._source.eval_datasets(steps, batch_size, _rows(rows, batch_size), num_threads or _cores()))
 
     def _require(self, number: int) -> None:
         if not number:
@@ -222,6 +224,10 @@ def open_tfrecords(
         flag=flag,
     )
     return PretrainingData(RecordSource(records, config, vocab_size), config)
+
+
+def _rows(rows: Sequence[int] | None, batch_size: int) -> Sequence[int]:
+    return range(batch_size) if rows is None else rows
 
 
 def _cores() -> int:

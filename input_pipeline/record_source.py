@@ -1,5 +1,7 @@
 """Ready-made masked examples of TFRecords as a source of batches."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from input_pipeline.tfrecords import Records
@@ -53,11 +55,11 @@ class RecordSource:
             counts += np.bincount(ids[rows][weights[rows] > 0], minlength=self.vocab_size)
         return counts
 
-    def datasets(self, steps: range, batch_size: int, rows: range, num_threads: int):
+    def datasets(self, steps: range, batch_size: int, rows: Sequence[int], num_threads: int):
         """Yields tf.data datasets that together give the wanted rows of the batches of `steps`."""
         yield self._dataset(self.config.shuffle, steps, batch_size, rows, _NO_LIMIT, num_threads)
 
-    def eval_datasets(self, steps: range, batch_size: int, rows: range, num_threads: int):
+    def eval_datasets(self, steps: range, batch_size: int, rows: Sequence[int], num_threads: int):
         """The same for all examples once, in the order of the files."""
         yield self._dataset(False, steps, batch_size, rows, self.records.num_examples, num_threads)
 

@@ -2,6 +2,8 @@
 
 usage: recorded_run.py RECORD_FILE SIGNAL BATCH FLAG...
 
+The mesh takes one device of each process after the other, as that of a slice of a TPU pod may.
+
 Before batch number BATCH (from 0; -1 never) the process sends itself SIGNAL, when checkpoints that were begun have had
 time to be completed. What follows goes slowly, so that a run on a fast machine is not over before other processes have
 heard of the signal.
@@ -16,6 +18,7 @@ import sys
 import time
 from collections.abc import Iterator
 
+import jax
 import numpy as np
 
 from bert_jax import partitioning
@@ -52,6 +55,10 @@ def recorded(before_batch=lambda number: None) -> Iterator[list[dict[str, str]]]
         partitioning.to_global_batch = to_global_batch
 
 
+def number_in_its_process(device):
+    return jax.local_devices(process_index=device.process_index).index(device)
+
+
 def run(record_file, number, last_batch, flags):
     def before_batch(batch):
         if batch == last_batch:
@@ -60,6 +67,8 @@ def run(record_file, number, last_batch, flags):
         if batch >= last_batch >= 0:
             time.sleep(0.05)
 
+    make_mesh = partitioning.make_mesh
+    partitioning.make_mesh = lambda text: make_mesh(text, sorted(jax.devices(), key=number_in_its_process))
     with recorded(before_batch) as batches:
         code = main(["bert_jax", *flags])
     with open(record_file, "w", encoding="utf-8") as file:

@@ -21,15 +21,15 @@ def assert_ends_like(run, alone):
 
 def test_a_signal_to_one_of_two_processes_stops_both_and_one_goes_on(pretraining, tmp_path, alone):
     run = pretraining(tmp_path)
-    assert run.elsewhere(2, send=(signal.SIGTERM, 1, 20)) == [75, 75]
+    assert run.elsewhere(2, devices=2, send=(signal.SIGTERM, 1, 20)) == [75, 75]
     assert "stopped by a signal to another process at step" in run.errors[0]
     [step] = run.steps_saved()
     assert 20 <= step < 140 and len(run.metrics()) == step
     first, second = run.batches
     assert len(first) == len(second) == step
-    for upper_rows, lower_rows, rows in zip(first, second, alone.batches[0]):
-        assert list(upper_rows) == list("0123") and list(lower_rows) == list("4567")
-        assert upper_rows | lower_rows == rows
+    for first_rows, second_rows, rows in zip(first, second, alone.batches[0]):
+        assert list(first_rows) == list("0145") and list(second_rows) == list("2367")
+        assert first_rows | second_rows == rows
     assert run.here() == 0
     assert run.batches[0] == alone.batches[0][step:]
     assert_ends_like(run, alone)
