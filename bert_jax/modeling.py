@@ -16,6 +16,7 @@ from jax.ad_checkpoint import checkpoint_name
 from bert_jax.attention import attention_mask, dot_product_attention
 from bert_jax.config import BertConfig, activation
 from bert_jax.dropout import dropout
+from bert_jax.heads import TaskHead
 from bert_jax.partitioning import constrain
 
 REMAT_POLICIES = {
@@ -280,10 +281,17 @@ class Bert(nn.Module):
         Args:
             input_ids, input_mask, segment_ids: int32 [batch, length]; the mask is 1 on real tokens.
         """
+        hidden_states = self.encode(input_ids, input_mask, segment_ids)
+        return BertOutput(hidden_states, self.pool(hidden_states[-1]))
+
+    def encode(self, input_ids: jax.Array, input_mask: jax.Array, segment_ids: jax.Array) -> tuple[jax.Array, ...]:
+        """The hidden states of BertOutput; needs no parameters of the pooler."""
         mask = attention_mask(input_mask, self.config.attention)
-        hidden_states = self.encoder(self.embeddings(input_ids, segment_ids), mask)
-        pooled = jnp.tanh(self.pooler(hidden_states[-1][:, 0]))
-        return BertOutput(hidden_states, pooled)
+        return self.encoder(self.embeddings(input_ids, segment_ids), mask)
+
+    def pool(self, hidden: jax.Array) -> jax.Array:
+        """The pooled vectors [batch, hidden] of the last hidden states [batch, length, hidden]."""
+        return jnp.tanh(self.pooler(hidden[:, 0]))
 
 
 class MaskedLanguageModelHead(nn.Module):
@@ -353,12 +361,62 @@ class BertForPreTraining(nn.Module):
             input_ids, input_mask, segment_ids: int32 [batch, length].
             masked_lm_positions: int32 [batch, predictions]; unused slots point anywhere and get weight 0 in the loss.
         """
-        output = self.bert(input_ids, input_mask, segment_ids)
-        masked = jnp.take_along_axis(output.hidden_states[-1], masked_lm_positions[:, :, None], axis=1, mode="clip")
-        table = self.bert.embeddings.word_embeddings.embedding
-        masked_lm_logits = self.cls.predictions(masked, table)
-        next_sentence_logits = self.cls.seq_relationship(output.pooled).astype(jnp.float32)
-        return PreTrainingOutput(masked_lm_logits, next_sentence_logits)
+        hidden = self.encode(input_ids, input_mask, segment_ids)[-1]
+        return PreTrainingOutput(self.masked_lm(hidden, masked_lm_positions), self.next_sentence(self.pool(hidden)))
+
+    def encode(self, input_ids: jax.Array, input_mask: jax.Array, segment_ids: jax.Array) -> tuple[jax.Array, ...]:
+        """See Bert.encode."""
+        return self.bert.encode(input_ids, input_mask, segment_ids)
+
+    def pool(self, hidden: jax.Array) -> jax.Array:
+        """See Bert.pool."""
+        return self.bert.pool(hidden)
+
+    def masked_lm(self, hidden: jax.Array, positions: jax.Array) -> jax.Array:
+        """The masked_lm_logits of PreTrainingOutput, from the last hidden states [batch, length, hidden]."""
+        masked = jnp.take_along_axis(hidden, positions[:, :, None], axis=1, mode="clip")
+        return self.cls.predictions(masked, self.bert.embeddings.word_embeddings.embedding)
+
+    def next_sentence(self, pooled: jax.Array) -> jax.Array:
+        """The next_sentence_logits of PreTrainingOutput, from the pooled vectors [batch, hidden]."""
+        return self.cls.seq_relationship(pooled).astype(jnp.float32)
+
+
+class BertForTask(nn.Module):
+    """BERT with the one dense output layer of a task (section 4, figure 4)."""
+
+    config: BertConfig
+    head: TaskHead
+    dtype: jnp.dtype = jnp.float32
+    scan_layers: bool = False
+    remat: str = "none"
+
+    def setup(self):
+        c = self.config
+        self.bert = Bert(c, self.dtype, self.scan_layers, self.remat)
+        self.dropout = Dropout(c.hidden_dropout_prob)
+        self.classifier = Dense(c, (c.hidden_size,), (len(self.head.labels),), ("embed",), (None,), self.dtype)
+
+    def __call__(self, input_ids: jax.Array, input_mask: jax.Array, segment_ids: jax.Array) -> jax.Array:
+        """Scores the outputs of the head.
+
+        Args:
+            input_ids, input_mask, segment_ids: int32 [batch, length]; each choice of a multiple choice is a row.
+
+        Returns:
+            f32 logits [batch, length, outputs] of a head of tokens, else [batch, outputs].
+        """
+        hidden = self.encode(input_ids, input_mask, segment_ids)[-1]
+        features = hidden if self.head.of_tokens else self.pool(hidden)
+        return self.classifier(self.dropout(features)).astype(jnp.float32)
+
+    def encode(self, input_ids: jax.Array, input_mask: jax.Array, segment_ids: jax.Array) -> tuple[jax.Array, ...]:
+        """See Bert.encode."""
+        return self.bert.encode(input_ids, input_mask, segment_ids)
+
+    def pool(self, hidden: jax.Array) -> jax.Array:
+        """See Bert.pool."""
+        return self.bert.pool(hidden)
 
 
 def initialize(module: BertForPreTraining, key: jax.Array, length: int = 8):

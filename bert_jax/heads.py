@@ -1,0 +1,65 @@
+"""Output layers of tasks: what kind there is on top of the encoder, and the names of its outputs."""
+
+import json
+import os
+from typing import Any, NamedTuple
+
+from input_pipeline import files
+from input_pipeline.errors import UserError
+
+HEAD_FILE = "task_head.json"
+
+# How the outputs are read off the encoder: from the pooled vector, one for each label; a number; from the pooled vector
+# of each of several choices; from each token, one for each label; from each token, its scores as start and as end.
+KINDS = ("classification", "regression", "multiple_choice", "tagging", "span")
+FIXED_OUTPUTS = {"regression": ("value",), "multiple_choice": ("choice",), "span": ("start", "end")}
+TOKEN_KINDS = ("tagging", "span")
+
+
+class TaskHead(NamedTuple):
+    """One dense layer on the encoder (section 4 of the paper): its kind, of KINDS, and the name of each output."""
+
+    kind: str
+    labels: tuple[str, ...]
+
+    @property
+    def of_tokens(self) -> bool:
+        """Whether the layer reads each token's last hidden state; else it reads the pooled vector."""
+        return self.kind in TOKEN_KINDS
+
+    def save(self, folder: str | os.PathLike) -> None:
+        """Writes the head's description beside its weights."""
+        files.write_json_atomic(files.as_path(folder) / HEAD_FILE, {"kind": self.kind, "labels": list(self.labels)})
+
+
+def make_head(kind: str, labels: Any, source: str) -> TaskHead:
+    """A head of checked kind and labels.
+
+    Args:
+        labels: a list of different names; None for kinds whose outputs are fixed.
+        source: where they are from, for errors.
+
+    Raises:
+        UserError: an unknown kind, or labels that are no list of different names.
+    """
+    if kind not in KINDS:
+        raise UserError(f"{source}: the kind of the task is {kind!r}, not one of {', '.join(KINDS)}")
+    labels = list(FIXED_OUTPUTS.get(kind, ())) or labels
+    if not (isinstance(labels, list | tuple) and labels and all(isinstance(label, str) for label in labels)):
+        raise UserError(f"{source}: {kind} needs a list of label names")
+    if len(set(labels)) < len(labels):
+        raise UserError(f"{source}: the label {max(labels, key=labels.count)!r} stands there twice")
+    return TaskHead(kind, tuple(labels))
+
+
+def read_head(folder: str | os.PathLike, flag: str) -> TaskHead | None:
+    """The head that `save` described in `folder`, which was named by `flag`; None where there is no description."""
+    file = files.as_path(folder) / HEAD_FILE
+    if not file.exists():
+        return None
+    try:
+        value = json.loads(files.read_text(file, flag))
+        kind, labels = value["kind"], value["labels"]
+    except (ValueError, TypeError, KeyError, RecursionError):
+        raise UserError(f"{flag}: {file} is damaged; it describes the task's outputs in JSON") from None
+    return make_head(kind, labels, f"{flag}: {file}")
