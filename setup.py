@@ -35,6 +35,7 @@ setup(
         "tpu": ["jax[tpu]>=0.10.0,<0.11"],
         "gpu": ["jax[cuda12]>=0.10.0,<0.11"],
         "beam": ["apache-beam>=2.77,<3"],
+        "hub": ["huggingface_hub>=1.0,<3"],
         "test": TEST,
         "dev": [*TEST, "ruff>=0.14"],
     },

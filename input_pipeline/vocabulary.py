@@ -24,6 +24,8 @@ from input_pipeline.errors import UserError
 
 WORDPIECE_FILE = "vocab.txt"
 SENTENCEPIECE_FILE = "sentencepiece.model"
+TOKENIZER_JSON_FILE = "tokenizer.json"  # Hugging Face's, with a WordPiece vocabulary
+VOCABULARY_FILES = (WORDPIECE_FILE, SENTENCEPIECE_FILE, TOKENIZER_JSON_FILE)  # in a folder the first one counts
 SETTINGS_FILE = "tokenizer_config.json"
 SPECIAL_TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 CHARACTER_COVERAGE = 0.9995  # a trained vocabulary knows the characters that make up this share of the text
