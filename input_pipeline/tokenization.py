@@ -5,21 +5,28 @@ that the ids of a raw word depend on nothing around it: they are computed once a
 """
 
 import hashlib
-import json
 import logging
 from collections.abc import Callable, Iterable
 from itertools import chain
+from pathlib import Path
 
 import numpy as np
 
 from input_pipeline import files
 from input_pipeline.basic_tokenization import LONE_SURROGATE, split_raw_word, split_raw_words
 from input_pipeline.errors import UserError
+from input_pipeline.tokenizer_json import (
+    check_accents,
+    check_tokenizer_config,
+    parse_object,
+    parse_tokenizer_json,
+    true_or_false,
+)
 from input_pipeline.vocabulary import (
-    SENTENCEPIECE_FILE,
     SETTINGS_FILE,
     SPECIAL_TOKENS,
-    WORDPIECE_FILE,
+    TOKENIZER_JSON_FILE,
+    VOCABULARY_FILES,
     parse_vocabulary,
     save_vocabulary,
 )
@@ -227,48 +234,64 @@ class SentencePieceTokenizer(Tokenizer):
 
 
 def load_tokenizer(vocab_file: str, do_lower_case: bool | None = None) -> Tokenizer:
-    """The tokenizer of a vocab.txt, of a SentencePiece model, or of a folder that holds one.
+    """The tokenizer of a vocab.txt, of a SentencePiece model, of a tokenizer.json, or of a folder that holds one.
 
     Args:
-      vocab_file: path of the file or folder. A name in .model or binary content means SentencePiece.
-      do_lower_case: None for what tokenizer_config.json beside the file says, else True for WordPiece and the model's
-        own rules for SentencePiece.
+      vocab_file: path of the file or folder. A name in .json means a tokenizer.json; one in .model, or binary content,
+        means SentencePiece.
+      do_lower_case: None for what tokenizer_config.json beside the file says, else the model's own rules for
+        SentencePiece; for WordPiece else what a tokenizer.json there says, else True.
 
     Raises:
-      UserError: when there is no such file, or it is no vocabulary for BERT.
+      UserError: when there is no such file, it is no vocabulary for BERT, or a file beside it asks for rules that
+        WordPiece does not have here.
     """
-    path = files.reach(vocab_file, "--vocab_file")
-    with files.user_errors(path, "--vocab_file"):
-        folder = path if path.is_dir() else path.parent
-        if path.is_dir():
-            found = [path / name for name in (WORDPIECE_FILE, SENTENCEPIECE_FILE) if (path / name).exists()]
-            if not found:
-                raise UserError(f"--vocab_file: the folder {path} holds no {WORDPIECE_FILE} or {SENTENCEPIECE_FILE}")
-            path = found[0]
-        settings_file = folder / SETTINGS_FILE
-        has_settings = do_lower_case is None and settings_file.exists()
-    if has_settings:
-        do_lower_case = _do_lower_case_setting(settings_file)
+    path = _find_vocabulary(vocab_file)
     content = files.read_bytes(path, "--vocab_file")
+    settings_content, json_content = (_content_beside(path, name) for name in (SETTINGS_FILE, TOKENIZER_JSON_FILE))
+    if path.suffix == ".json":
+        json_content = content
     try:
+        settings = parse_object(settings_content, f"{SETTINGS_FILE} beside it") if settings_content is not None else {}
+        if do_lower_case is None:
+            do_lower_case = true_or_false(settings.get("do_lower_case"), "do_lower_case", SETTINGS_FILE)
         if path.suffix == ".model" or b"\0" in content[:1024]:
             return SentencePieceTokenizer(content, do_lower_case)
-        vocabulary = parse_vocabulary(content, str(path))
+        check_tokenizer_config(settings, SETTINGS_FILE)
+        strip_accents = {SETTINGS_FILE: settings.get("strip_accents")}
+        vocabulary = None if path.suffix == ".json" else parse_vocabulary(content, str(path))
+        if json_content is not None:
+            described = parse_tokenizer_json(json_content, TOKENIZER_JSON_FILE)
+            vocabulary = described.vocabulary if vocabulary is None else vocabulary
+            do_lower_case = described.do_lower_case if do_lower_case is None else do_lower_case
+            strip_accents[TOKENIZER_JSON_FILE] = described.strip_accents
         if do_lower_case is None:
             _hint_at_cased_vocabulary(vocabulary, str(path))
-        return WordPieceTokenizer(vocabulary, do_lower_case is not False)
+            do_lower_case = True
+        for name, setting in strip_accents.items():
+            check_accents(setting, do_lower_case, name)
+        return WordPieceTokenizer(vocabulary, do_lower_case)
     except UserError as error:
         raise UserError(f"--vocab_file={path}: {error}") from None
 
 
-def _do_lower_case_setting(path) -> bool | None:
-    try:
-        setting = json.loads(files.read_text(path, "--vocab_file")).get("do_lower_case")
-    except (ValueError, AttributeError):
-        raise UserError(f"--vocab_file: {path} beside it is no JSON object") from None
-    if setting not in (None, True, False):
-        raise UserError(f"--vocab_file: do_lower_case in {path} is {setting!r}, not true or false")
-    return setting
+def _find_vocabulary(vocab_file: str) -> Path:
+    path = files.reach(vocab_file, "--vocab_file")
+    with files.user_errors(path, "--vocab_file"):
+        if not path.is_dir():
+            return path
+        found = [path / name for name in VOCABULARY_FILES if (path / name).exists()]
+    if not found:
+        raise UserError(f"--vocab_file: the folder {path} holds no {' or '.join(VOCABULARY_FILES)}")
+    return found[0]
+
+
+def _content_beside(path: Path, name: str) -> bytes | None:
+    """The content of the file `name` in the folder of `path`; None without one."""
+    with files.user_errors(path, "--vocab_file"):
+        if not (path.parent / name).exists():
+            return None
+    return files.read_bytes(path.parent / name, "--vocab_file")
 
 
 def _hint_at_cased_vocabulary(vocabulary: list[str], name: str) -> None:
