@@ -91,8 +91,8 @@ def google_activation(config: BertConfig, folder: str | os.PathLike | None = Non
             except UserError as error:
                 raise UserError(f"{file}: {ACTIVATION_KEY}: {error}") from None
     note = (
-        'hidden_act "gelu" is the tanh form in Google\'s code, so it is gelu_new here; give --hidden_act=gelu for weights '
-        "that were trained with the erf form"
+        'hidden_act "gelu" is the tanh form in Google\'s code, so it is gelu_new here; give --hidden_act=gelu for '
+        "weights that were trained with the erf form"
     )
     return dataclasses.replace(config, hidden_act="gelu_new"), [note]
 
