@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import jax
+import numpy as np
 import orbax.checkpoint as ocp
 from etils import epath
 
@@ -182,7 +183,7 @@ def restore(folder: str | os.PathLike, step: int, target: Any) -> Any:
         folder: the folder of the steps.
         step: a complete step.
         target: a tree of jax.ShapeDtypeStruct with shardings. Top-level entries that it lacks are not read, so
-            {"params": ...} reads the parameters only.
+            {"params": ...} reads the parameters only. None reads the parameters as they are, as NumPy arrays.
 
     Returns:
         A tree like `target` of jax.Arrays with the target's shardings and exactly the saved values.
@@ -197,7 +198,10 @@ def restore(folder: str | os.PathLike, step: int, target: Any) -> Any:
     with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as reader:
         try:
             saved = reader.metadata(path).item_metadata
-            _check_same_arrays(path.parent, saved.tree, target)
+            if target is None:
+                target = {"params": jax.tree.map(lambda x: np.empty(x.shape, x.dtype), saved.tree["params"])}
+            else:
+                _check_same_arrays(path.parent, saved.tree, target)
             restore_args = ocp.checkpoint_utils.construct_restore_args(target)
             return reader.restore(
                 path, args=ocp.args.PyTreeRestore(target, restore_args=restore_args, partial_restore=True)
@@ -208,6 +212,15 @@ def restore(folder: str | os.PathLike, step: int, target: Any) -> Any:
             if _LOST_CONTACT.search(str(error)):  # the other processes are gone, the checkpoint is as good as before
                 raise
             raise UserError(f"the checkpoint {path.parent} cannot be read: {_reason(error)}; {_WITHOUT_IT}") from error
+
+
+def read_parameters(folder: str | os.PathLike, step: int) -> dict[str, Any]:
+    """The parameters of the checkpoint of `step` as NumPy arrays, whatever model they are of.
+
+    Raises:
+        UserError: as `restore`.
+    """
+    return restore(folder, step, None)["params"]
 
 
 def _barrier() -> processes.Barrier | None:

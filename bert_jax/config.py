@@ -204,7 +204,7 @@ def config_from_flags(
 
     Args:
         flags: has the attributes model, bert_config_file, hidden_act, hidden_dropout_prob,
-            attention_probs_dropout_prob and attention; None stands for "not given".
+            attention_probs_dropout_prob, attention and max_position_embeddings; None stands for "not given".
         default_size: one of SIZES, for when neither file nor size is given.
         vocab_size: number of entries of the vocabulary in use: that of a named size, while a file's own vocab_size
             may be larger.
@@ -230,6 +230,7 @@ def config_from_flags(
     else:
         config = BertConfig.named(flags.model or default_size, **({"vocab_size": vocab_size} if vocab_size else {}))
     names = ("hidden_act", "hidden_dropout_prob", "attention_probs_dropout_prob", "attention")
+    names += ("max_position_embeddings",)
     given = {name: getattr(flags, name) for name in names if getattr(flags, name) is not None}
     try:
         return dataclasses.replace(config, **given)

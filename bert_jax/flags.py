@@ -7,10 +7,14 @@ MODES = {
     "prepare": "text -> token store (and a vocabulary, where none is given)",
     "tokenize": "text -> JSON lines of tokens and ids",
     "describe": "parameters by part, FLOPs and memory of a model",
+    "fill_mask": "the most probable words for each [MASK] of a text; whether one sentence follows another",
+    "extract": "a file of lines -> vectors of lines or tokens",
+    "cluster": "documents -> clusters, with their words, representatives and a picture",
+    "export": "any checkpoint -> Hugging Face, Google's TF1 or StableHLO",
 }
 
 # Modes that run steps on a device.
-COMPUTING_MODES = ("pretrain",)
+COMPUTING_MODES = ("pretrain", "fill_mask", "extract", "cluster")
 
 
 def define(values: flags.FlagValues) -> None:
@@ -48,7 +52,13 @@ def define(values: flags.FlagValues) -> None:
     comma_list("eval_input_file", None, "Held-out text in the same forms; else a share of the documents is held out.")
     number("eval_fraction", 0.02, "Share of the documents held out, chosen by a hash of the document.", 0.0, 1.0)
     string("output_dir", None, "Folder for everything that is written; for pretrain default runs/pretrain.")
-    string("output_file", None, "tokenize: file for the JSON lines; default standard output.")
+    string(
+        "output_file",
+        None,
+        "tokenize, fill_mask: file for JSON lines; default standard output. extract: file for the vectors, whose ending "
+        "(.npy, .npz, .jsonl, .tfrecord) says the format.",
+    )
+    boolean("overwrite", False, "export, extract, cluster: write over what an earlier run left.")
     string("text_field", "text", "Field that holds the text in JSON lines and TFDS data sets.")
     enum(
         "sentence_splitting",
@@ -72,7 +82,16 @@ def define(values: flags.FlagValues) -> None:
     enum("model", None, ["tiny", "mini", "small", "medium", "base", "large"], "Named size of the model.")
     string("bert_config_file", None, "bert_config.json (Google's or Hugging Face's keys) instead of --model.")
     string(
-        "init_checkpoint", None, "Hugging Face folder or safetensors file, or a run folder, to take parameters from."
+        "init_checkpoint",
+        None,
+        "Weights to use or to start from: the output folder of a run, a Hugging Face folder or file, the prefix of a TF1 "
+        "checkpoint (bert_model.ckpt), or hf://ORG/NAME. Configuration, vocabulary, casing and labels beside them are "
+        "taken unless flags say otherwise.",
+    )
+    boolean("allow_pickled_weights", False, "Read pytorch_model.bin, with PyTorch's loader for weights only.")
+    integer("max_position_embeddings", None, "Positions of the model instead of what its configuration says.", 1)
+    boolean(
+        "extend_positions", False, "Repeat the position table of --init_checkpoint where the model has more positions."
     )
     string("hidden_act", None, "Activation: gelu (erf form), gelu_new or gelu_tanh (tanh form), relu, ...")
     number("hidden_dropout_prob", None, "Dropout of embeddings and sub-layers; default of the model 0.1.", 0.0, 1.0)
@@ -80,6 +99,37 @@ def define(values: flags.FlagValues) -> None:
     enum(
         "attention", None, ["bidirectional", "left_to_right"], "left_to_right is the LTR model of the paper's ablation."
     )
+
+    # Use of a model.
+    flags.DEFINE_multi_string(
+        "text",
+        None,
+        "fill_mask: a text with [MASK], or a pair, A ||| B; may be repeated. Words on the command line count as texts too.",
+        values,
+        module_name=module,
+    )
+    enum("output_format", "table", ["table", "jsonl"], "fill_mask: form of what goes to standard output.")
+    integer("top_k", 5, "fill_mask: how many words for each [MASK].", 1)
+    comma_list("layers", ["-1"], "extract: layers, 0 the embeddings and -1 the top.")
+    enum("layer_combination", "concat", ["concat", "sum", "list"], "extract: what becomes of several layers.")
+    enum(
+        "pooling",
+        "mean",
+        ["mean", "max", "cls", "pooled", "none"],
+        "extract, cluster: one vector for a line: mean or max of its tokens, that of [CLS], or the pooler's; none: a vector "
+        "for each token.",
+    )
+    integer("num_clusters", None, "cluster: how many; default the number with the best silhouette, up to 20.", 2)
+    string("label_field", None, "cluster: field of the JSON lines with the known class, to compare with.")
+    enum(
+        "documents",
+        "auto",
+        ["auto", "file", "line", "paragraph"],
+        "cluster: what a document of a text file is: the file, a line, or what stands between blank lines; auto: the file, "
+        "or the line where there is only one file.",
+    )
+    enum("format", None, ["huggingface", "tf1", "stablehlo"], "export: what to write to --output_dir.")
+    comma_list("platforms", ["cpu", "cuda", "tpu"], "export to StableHLO: platforms that the program is lowered for.")
 
     # Sentence pairs and masks.
     integer("max_seq_length", None, "Tokens in a sequence, [CLS] and [SEP] included; default 128.", 1)

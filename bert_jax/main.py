@@ -25,8 +25,8 @@ modes:
 
 With --mode=pretrain and no other flag a tiny BERT is pretrained on text that comes with Python.
 
-exit codes: 0 done; 1 failed; 2 a mistake in a flag or file, named in one line; 75 pretrain was stopped by SIGTERM or
-SIGINT with everything saved: the same command continues; 130 prepare was stopped by Ctrl-C with nothing written.
+exit codes: 0 done; 1 failed; 2 a mistake in a flag or file, named in one line; 75 stopped by SIGTERM or SIGINT, with
+everything saved that pretrain had done: the same command continues; 130 prepare was stopped by Ctrl-C with nothing written.
 
 flags (booleans: --name or --noname):
 """
@@ -47,7 +47,9 @@ def parse(argv: list[str]) -> flags.FlagValues:
         rest = values(argv)
     except flags.Error as error:
         raise UserError(" ".join(str(error).replace("flag --", "--").replace("ERROR:: ", "").split())) from None
-    if rest[1:]:
+    if rest[1:] and values.mode == "fill_mask":
+        values.text = [*(values.text or []), *rest[1:]]
+    elif rest[1:]:
         raise UserError(f"unexpected {rest[1]!r}: every option is written --name=value")
     for name in values:
         flag = values[name]
@@ -87,7 +89,7 @@ def main(argv: list[str] | None = None) -> int:
         return _leave(EXIT_USER_ERROR)
     except KeyboardInterrupt:
         # Steps have handlers of their own, which save; here nothing is lost that the same command does not make again.
-        print("stopped before the first step; the same command begins again", file=sys.stderr)
+        print("stopped before anything was written; the same command begins again", file=sys.stderr)
         return _leave(EXIT_STOPPED)
     except Exception:
         traceback.print_exc()

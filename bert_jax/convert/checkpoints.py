@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from bert_jax import checkpointing
 from bert_jax.config import BertConfig
 from bert_jax.convert import hub, tf1
-from bert_jax.convert.huggingface import CONFIG_FILE, find_head, is_huggingface, load_huggingface
+from bert_jax.convert.huggingface import CONFIG_FILE, find_head, has_safetensors, is_huggingface, load_huggingface
 from bert_jax.convert.weights import ImportReport, Tensor, assemble, disassemble, unstack_layers
 from bert_jax.heads import TaskHead, read_head
 from bert_jax.run_folder import CHECKPOINTS, RUN_FILE, find_checkpoint, read_run
@@ -56,7 +56,8 @@ def find(path: str, flag: str = "--init_checkpoint", allow_pickled: bool = False
     if hub.is_hub(path):
         path = hub.fetch(path, flag, allow_pickled)
     source = functools.partial(Source, name=name, flag=flag)
-    if prefix := tf1.find_prefix(path, flag):
+    prefix = None if has_safetensors(path, flag) else tf1.find_prefix(path, flag)
+    if prefix:
         return source("tf1", prefix, os.path.dirname(prefix) or ".")
     matches = files.expand([path], flag)
     if len(matches) > 1:
@@ -100,7 +101,7 @@ def config_of(source: Source, config: BertConfig, hidden_act: str | None = None)
         hidden_act: that of the user, which counts more.
     """
     if source.kind == "tf1" and config.hidden_act == "gelu" and hidden_act is None:
-        return tf1.google_activation(config)
+        return tf1.google_activation(config, source.folder)
     return config, []
 
 

@@ -45,12 +45,18 @@ _OTHER_MODELS = ("roberta", "distilbert", "albert", "electra", "deberta", "longf
 
 def is_huggingface(path: str | os.PathLike, flag: str = "--init_checkpoint") -> bool:
     """Whether the path is a safetensors or .bin file, or a folder that holds weights as Hugging Face saves them."""
-    place = files.reach(path, flag)
-    if place.suffix in (".safetensors", ".bin"):
+    if has_safetensors(path, flag):
         return True
-    return place.is_dir() and any(
-        child.suffix == ".safetensors" or child.name in (INDEX_FILE, *_PICKLED) for child in place.iterdir()
-    )
+    place = files.reach(path, flag)
+    return place.suffix == ".bin" or (place.is_dir() and any(child.name in _PICKLED for child in place.iterdir()))
+
+
+def has_safetensors(path: str | os.PathLike, flag: str = "--init_checkpoint") -> bool:
+    """Whether the path is a safetensors file, or a folder with one."""
+    place = files.reach(path, flag)
+    if place.suffix == ".safetensors":
+        return True
+    return place.is_dir() and any(child.suffix == ".safetensors" or child.name == INDEX_FILE for child in place.iterdir())
 
 
 def load_huggingface(

@@ -16,6 +16,7 @@ from bert_jax import devices, initial_parameters, partitioning, pretraining, pro
 from bert_jax.checkpointing import Checkpointer
 from bert_jax.checkpointing import restore as restore_checkpoint
 from bert_jax.config import BertConfig, config_from_flags
+from bert_jax.convert import checkpoints
 from bert_jax.interruption import Interrupted, Interruption
 from bert_jax.modeling import BertForPreTraining, initialize
 from bert_jax.modes.pretrain_inputs import Inputs, open_inputs
@@ -50,7 +51,7 @@ def run(flags: Any) -> int:
         config = model_config(flags, inputs.tokenizer, inputs.vocab_source, say)
         for name in ("init_checkpoint", "restore_from"):
             if path := getattr(flags, name):
-                initial_parameters.check_vocabulary(path, f"--{name}", inputs.tokenizer)
+                checkpoints.check_vocabulary(checkpoints.find(path, f"--{name}"), inputs.tokenizer)
         try:
             return _Run(flags, folder, mesh, inputs, config).run()
         except Interrupted as stopped:
@@ -71,10 +72,10 @@ def check_early(flags: Any) -> None:
         corpus.kind_of(spec, "--eval_input_file")
     tokenizer = load_tokenizer(flags.vocab_file, flags.do_lower_case) if flags.vocab_file else None
     config = model_config(flags, tokenizer, f"--vocab_file={flags.vocab_file}", lambda text: None)
-    known = config if flags.bert_config_file else None
-    for name in ("init_checkpoint", "restore_from"):
-        if path := getattr(flags, name):
-            initial_parameters.check(path, f"--{name}", known)
+    if flags.restore_from:
+        find_checkpoint(flags.restore_from, "--restore_from")
+    if flags.init_checkpoint and flags.bert_config_file:
+        initial_parameters.read(flags, config)
 
 
 def model_config(flags: Any, tokenizer: Any, vocab_source: str, message: Callable[[str], None]) -> BertConfig:
@@ -93,6 +94,11 @@ def model_config(flags: Any, tokenizer: Any, vocab_source: str, message: Callabl
         config = config_from_flags(flags, "base", tokenizer.vocab_size, vocab_source, message)
         if tokenizer.mask_id is None:
             raise UserError(f"{vocab_source} has no [MASK], which masked-LM pretraining needs")
+    if flags.init_checkpoint:
+        source = checkpoints.find(flags.init_checkpoint, allow_pickled=flags.allow_pickled_weights)
+        config, notes = checkpoints.config_of(source, config, flags.hidden_act)
+        for note in notes:
+            message(f"{source}: {note}")
     if flags.max_seq_length > config.max_position_embeddings:
         raise UserError(
             f"--max_seq_length={flags.max_seq_length} is longer than the position table of the model "
@@ -242,7 +248,7 @@ class _Run:
             return restore_checkpoint(folder, start_step, self.shapes)
         state = training.create_state(self._initialize, self.optimizer, self.shardings, flags.seed)
         if flags.init_checkpoint:
-            state = initial_parameters.load(flags.init_checkpoint, self.config, state, self.reporter.message)
+            state = initial_parameters.load(flags, self.config, state, self.reporter.message)
         return state
 
     def _train_and_evaluate(self, start_step: int, resumed: bool) -> None:

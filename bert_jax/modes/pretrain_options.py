@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from bert_jax import initial_parameters
+from bert_jax.convert import checkpoints
 from input_pipeline.errors import UserError
 from input_pipeline.pretraining_data import PretrainingDataConfig
 
@@ -58,10 +58,13 @@ def apply_defaults(flags: Any, say: Callable[[str], None]) -> None:
             raise UserError(f"--{one} and --{other} exclude each other: give one of them")
     for name in ("restore_from", "init_checkpoint"):
         if path := getattr(flags, name):
-            for flag, file in initial_parameters.files_beside(path, f"--{name}").items():
-                named = flags.model if flag == "bert_config_file" else flags.vocab_size
-                if getattr(flags, flag) is None and named is None:
-                    setattr(flags, flag, file)
+            beside = checkpoints.flags_beside(checkpoints.find(path, f"--{name}", flags.allow_pickled_weights))
+            if flags.bert_config_file is None and flags.model is None:
+                flags.bert_config_file = beside.get("bert_config_file")
+            if flags.vocab_file is None and flags.vocab_size is None:
+                flags.vocab_file = beside.get("vocab_file")
+                if flags.do_lower_case is None:
+                    flags.do_lower_case = beside.get("do_lower_case")
     if flags.input_file is not None and not all(flags.input_file or [""]):
         raise UserError("--input_file has an empty entry: give files, stores, tfds:NAME or builtin")
     quick = flags.input_file is None

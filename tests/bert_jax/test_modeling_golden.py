@@ -11,7 +11,8 @@ import pytest
 from safetensors.numpy import save_file
 
 from bert_jax.config import BertConfig
-from bert_jax.convert.huggingface import load_huggingface, merge_into
+from bert_jax.convert.huggingface import load_huggingface
+from bert_jax.convert.weights import merge_into
 from bert_jax.modeling import Bert, BertForPreTraining, initialize
 from bert_jax.pretraining import PretrainingTask
 

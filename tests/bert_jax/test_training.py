@@ -12,7 +12,8 @@ import pytest
 
 from bert_jax import modeling, optimization, partitioning, pretraining, training
 from bert_jax.config import BertConfig
-from bert_jax.convert.huggingface import load_huggingface, weight_table
+from bert_jax.convert.huggingface import load_huggingface
+from bert_jax.convert.weights import weight_table
 
 REFERENCE = "trajectory_tiny"
 LENGTH, BATCH, STEPS = 32, 8, 20
