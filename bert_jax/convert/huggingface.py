@@ -56,7 +56,9 @@ def has_safetensors(path: str | os.PathLike, flag: str = "--init_checkpoint") ->
     place = files.reach(path, flag)
     if place.suffix == ".safetensors":
         return True
-    return place.is_dir() and any(child.suffix == ".safetensors" or child.name == INDEX_FILE for child in place.iterdir())
+    return place.is_dir() and any(
+        child.suffix == ".safetensors" or child.name == INDEX_FILE for child in place.iterdir()
+    )
 
 
 def load_huggingface(
@@ -118,14 +120,18 @@ def find_head(path: str | os.PathLike, flag: str, allow_pickled: bool = False) -
     """
     with _open_tensors(path, flag, allow_pickled) as (folder, raw):
         tensors = canonical(raw, f"{flag}: {path}")
+        width = tensors[WORD_EMBEDDINGS].shape[1:] if WORD_EMBEDDINGS in tensors else None
         shapes = {name: tensors[name].shape for name in ("classifier.weight", "qa_outputs.weight") if name in tensors}
+        shapes = {name: shape for name, shape in shapes.items() if shape[1:] == width}  # one dense layer on the encoder
         has_pooler = "bert.pooler.dense.weight" in tensors
     if not shapes:
         return None
-    values = {}
+    values: Any = {}
     if (folder / CONFIG_FILE).is_file():
-        with contextlib.suppress(ValueError):  # what is wrong with it is said where the configuration is read
+        # What is wrong with it is said where the configuration is read.
+        with contextlib.suppress(ValueError, RecursionError):
             values = json.loads(files.read_text(folder / CONFIG_FILE, flag))
+    values = values if isinstance(values, dict) else {}
     classes = values.get("architectures") or []
     kind = next((kind for kind, name in ARCHITECTURES.items() if name in classes), None)
     if "qa_outputs.weight" in shapes:
@@ -135,7 +141,8 @@ def find_head(path: str | os.PathLike, flag: str, allow_pickled: bool = False) -
     outputs = next(iter(shapes.values()))[0]
     if kind == "classification" and (values.get("problem_type") == "regression" or outputs == 1):
         kind = "regression"
-    names = values.get("id2label") or {}
+    names = values.get("id2label")
+    names = names if isinstance(names, dict) else {}
     labels = [str(names.get(str(i), f"LABEL_{i}")) for i in range(outputs)]
     return make_head(kind, labels, f"{flag}: {folder / CONFIG_FILE}")
 
@@ -146,7 +153,7 @@ def canonical(raw: Mapping[str, Tensor], source: str) -> dict[str, Tensor]:
     Raises:
         UserError: the names are those of another model than BERT.
     """
-    names = {name: name.removeprefix("module.") for name in raw}  # of PyTorch's DataParallel
+    names = {name: name.removeprefix("_orig_mod.").removeprefix("module.") for name in raw}  # PyTorch's own wrappers
     for name in names.values():
         if name.partition(".")[0] in _OTHER_MODELS:
             raise UserError(f"{source}: {name} belongs to another model than BERT ({name.partition('.')[0]})")
@@ -241,10 +248,15 @@ def _shards(folder: Path, index: str, flag: str) -> list[Path]:
 
 
 def _pickled_error(path: str | os.PathLike, flag: str) -> UserError:
+    file = path if os.fspath(path).endswith(".bin") else os.path.join(path, _PICKLED[0])
+    convert = (
+        f"import torch, safetensors.torch as s; w = torch.load('{file}', weights_only=True); "
+        "s.save_file({k: v.contiguous().clone() for k, v in w.items()}, "
+        f"'{os.path.join(os.path.dirname(file), WEIGHTS_FILE)}')"
+    )
     return UserError(
-        f"{flag}: {path} has only pickled weights, which could run code when read: give --allow_pickled_weights to read "
-        "them with PyTorch's loader for weights only, or convert them once where you trust them: python -c "
-        f"\"import transformers as t; t.BertForPreTraining.from_pretrained('{path}').save_pretrained('NEW_FOLDER')\""
+        f"{flag}: {path} has only pickled weights, which could run code when read: give --allow_pickled_weights to "
+        f'read them with PyTorch\'s loader for weights only, or convert them once: python -c "{convert}"'
     )
 
 

@@ -13,6 +13,8 @@ from input_pipeline.errors import UserError
 # Before it, weights_only could be made to run code (CVE-2025-32434).
 SAFE_VERSION = (2, 6)
 
+_DTYPES = ("float64", "float32", "float16", "bfloat16")
+
 
 def open_pickled(file: str | os.PathLike, flag: str) -> dict[str, Tensor]:
     """The tensors of a pickled state dict, by name.
@@ -36,10 +38,18 @@ def open_pickled(file: str | os.PathLike, flag: str) -> dict[str, Tensor]:
     except Exception as error:
         reason = str(error).strip().partition("\n")[0]
         raise UserError(f"{flag}: {file} holds something else than weights, or is damaged: {reason}") from None
-    if not isinstance(weights, dict) or not all(isinstance(value, torch.Tensor) for value in weights.values()):
+    if not isinstance(weights, dict) or not all(
+        isinstance(name, str) and isinstance(value, torch.Tensor) for name, value in weights.items()
+    ):
         raise UserError(f"{flag}: {file} is no dict of tensors by name")
-    return {name: Tensor(name, tuple(value.shape), functools.partial(_read, value)) for name, value in weights.items()}
+    read = functools.partial(_read, source=f"{flag}: {file}")
+    return {
+        name: Tensor(name, tuple(value.shape), functools.partial(read, value, name)) for name, value in weights.items()
+    }
 
 
-def _read(value: Any) -> np.ndarray:
+def _read(value: Any, name: str, source: str) -> np.ndarray:
+    kind = str(value.dtype).removeprefix("torch.")
+    if kind not in _DTYPES:
+        raise UserError(f"{source}: {name} is of type {kind}, supported are {', '.join(_DTYPES)}")
     return value.detach().float().numpy()

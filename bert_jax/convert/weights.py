@@ -164,9 +164,7 @@ def assemble(
     for weight in table:
         if weight.part in outside and weight.name in tensors:
             shape = list(tensors[weight.name].shape)
-            notes.append(
-                f"{tensors[weight.name].name} {shape} skipped: this task has {len(head.labels)} outputs"
-            )
+            notes.append(f"{tensors[weight.name].name} {shape} skipped: this task has {len(head.labels)} outputs")
     _check_names_and_shapes(wanted, tensors, config, source, extend_positions)
     flat = {weight.path: from_torch(weight, _read(tensors[weight.name], source)) for weight in wanted}
     used = [tensors[weight.name].name for weight in wanted]
@@ -252,6 +250,9 @@ def _check_names_and_shapes(
 ) -> None:
     """Raises UserError unless the file has all that is wanted, in the right shape, and nothing more in the encoder."""
     if missing := [weight.name for weight in wanted if weight.name not in tensors]:
+        if not any(weight.part == "encoder" and weight.name in tensors for weight in wanted):
+            names = [tensor.name for tensor in tensors.values()]
+            raise UserError(f"{source} is not a BERT model: nothing of its encoder is among {listed(names, 3)}")
         raise UserError(f"{source}: tensors are missing: {listed(missing)}")
     known = {weight.name for weight in wanted}
     inner = ("bert.embeddings.", "bert.encoder.")

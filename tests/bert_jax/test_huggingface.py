@@ -2,19 +2,20 @@
 
 import dataclasses
 import json
+import re
 import shutil
 
 import jax
 import ml_dtypes
 import numpy as np
 import pytest
-from flax import linen as nn
 from flax import traverse_util
 from safetensors.numpy import load_file, save_file
 
-from bert_jax import modeling
 from bert_jax.config import BertConfig
-from bert_jax.convert.huggingface import is_huggingface, load_huggingface, merge_into, weight_table
+from bert_jax.convert.huggingface import find_head, has_safetensors, is_huggingface, load_huggingface
+from bert_jax.heads import TaskHead
+from bert_jax.modeling import BertForPreTraining
 from input_pipeline.errors import UserError
 
 FILE = "model.safetensors"
@@ -57,20 +58,6 @@ def without(tensors, *starts):
     return {name: value for name, value in tensors.items() if not name.startswith(starts)}
 
 
-def parameter_shapes(config, scan_layers=False):
-    module = modeling.BertForPreTraining(config, scan_layers=scan_layers)
-    return nn.unbox(jax.eval_shape(lambda key: modeling.initialize(module, key), jax.random.key(0)))
-
-
-def test_table_is_the_model(config):
-    """Every parameter of the model once, with the shape that the model gives it."""
-    shapes = parameter_shapes(config)
-    flat = {path: leaf.shape for path, leaf in traverse_util.flatten_dict(shapes).items()}
-    table = weight_table(config)
-    assert {weight.path: weight.shape for weight in table} == flat
-    assert len({weight.name for weight in table}) == len(table) == 46
-
-
 def test_values_land_where_they_belong(tensors, config, save):
     loaded_config, params, report = load_huggingface(save(tensors))
     assert loaded_config == config
@@ -90,7 +77,10 @@ def test_values_land_where_they_belong(tensors, config, save):
     assert {value.dtype for value in jax.tree.leaves(params)} == {np.dtype(np.float32)}
     assert set(report.used) == tensors.keys() - {"bert.embeddings.position_ids"}
     assert report.unused == report.initialized == ()
-    assert report.lines() == ["48 tensors used"]
+    assert report.lines() == [
+        "48 tensors used, 0 not used, 0 not in the file",
+        "buffers ignored: bert.embeddings.position_ids",
+    ]
 
 
 def test_names_of_any_age_give_the_same(tensors, save):
@@ -114,29 +104,12 @@ def test_absent_parts_are_reported(tensors, save):
     assert params["bert"].keys() == {"embeddings", "encoder"}
     assert params["cls"].keys() == {"predictions"}
     assert report.lines() == [
-        "44 tensors used",
+        "44 tensors used, 1 not used, 4 not in the file: newly initialised where they are needed",
         "not used: classifier.weight",
-        "not in the file, newly initialised: bert.pooler.dense.weight, bert.pooler.dense.bias, "
-        "cls.seq_relationship.weight, cls.seq_relationship.bias",
+        "not in the file: bert.pooler.dense.weight, bert.pooler.dense.bias, cls.seq_relationship.weight, "
+        "cls.seq_relationship.bias",
+        "buffers ignored: bert.embeddings.position_ids",
     ]
-
-
-@pytest.mark.parametrize("scan_layers", [False, True])
-def test_merge_fills_fresh_parameters(tensors, config, save, scan_layers):
-    fresh = jax.tree.map(lambda leaf: np.ones(leaf.shape), parameter_shapes(config, scan_layers))
-    _, loaded, _ = load_huggingface(save(without(tensors, "cls.seq_relationship")))
-    merged = merge_into(fresh, loaded)
-    assert jax.tree.map(np.shape, merged) == jax.tree.map(np.shape, fresh)
-    assert merged["cls"]["seq_relationship"]["kernel"] is fresh["cls"]["seq_relationship"]["kernel"]
-    encoder = merged["bert"]["encoder"]
-    kernel = loaded["bert"]["encoder"]["layer_1"]["attention"]["query"]["kernel"]
-    if scan_layers:
-        np.testing.assert_array_equal(encoder["layers"]["attention"]["query"]["kernel"][1], kernel)
-    else:
-        np.testing.assert_array_equal(encoder["layer_1"]["attention"]["query"]["kernel"], kernel)
-    loaded["bert"]["embeddings"]["layer_norm"]["bias"] = np.zeros(3)
-    with pytest.raises(ValueError, match=r"no place for bert/embeddings/layer_norm/bias \[3\]"):
-        merge_into(fresh, loaded)
 
 
 def test_one_file_needs_a_configuration(data, tensors, config, save):
@@ -185,7 +158,7 @@ def test_other_precisions_become_float32(tensors, save, dtype):
 def test_values_that_are_not_finite_are_refused(tensors, save, value):
     words = tensors[WORDS].astype(np.float64)
     words[3, 1] = value
-    with pytest.raises(UserError, match=f"{WORDS} in {FILE} has values that are NaN or infinite"):
+    with pytest.raises(UserError, match=rf"{re.escape(WORDS)} has values that are NaN or infinite in float32"):
         load_huggingface(save(tensors | {WORDS: words}))
 
 
@@ -197,13 +170,28 @@ def test_integer_weights_are_refused(tensors, save):
         load_huggingface(save(tensors | pooler))
 
 
-def test_longer_position_tables_are_cut_and_shorter_ones_refused(tensors, config, save):
+def test_longer_position_tables_are_cut_and_shorter_ones_refused_or_repeated(tensors, config, save):
     folder = save(tensors)
-    _, params, _ = load_huggingface(folder, dataclasses.replace(config, max_position_embeddings=16))
+    _, params, report = load_huggingface(folder, dataclasses.replace(config, max_position_embeddings=16))
     table = params["bert"]["embeddings"]["position_embeddings"]["embedding"]
     np.testing.assert_array_equal(table, tensors[POSITIONS][:16])
-    with pytest.raises(UserError, match=r"position_embeddings\.weight is \[20, 24\], should be \[21, 24\]"):
-        load_huggingface(folder, dataclasses.replace(config, max_position_embeddings=21))
+    assert "the table of 20 positions is cut to 16" in report.notes
+    longer = dataclasses.replace(config, max_position_embeddings=50)
+    with pytest.raises(
+        UserError, match=r"its table has 20 positions, max_position_embeddings is 50: give --extend_pos"
+    ):
+        load_huggingface(folder, longer)
+    _, params, report = load_huggingface(folder, longer, extend_positions=True)
+    table = params["bert"]["embeddings"]["position_embeddings"]["embedding"]
+    np.testing.assert_array_equal(table, np.concatenate([tensors[POSITIONS]] * 3)[:50])
+    assert "the table of 20 positions is repeated to 50" in report.notes
+
+
+def test_extending_does_not_stretch_a_table_of_another_width(tensors, config, save):
+    with pytest.raises(UserError, match=r"position_embeddings\.weight is \[20, 23\], should be \[20, 24\]"):
+        load_huggingface(save(tensors | {POSITIONS: tensors[POSITIONS][:, :23]}), config, extend_positions=True)
+    with pytest.raises(UserError, match=r"position_embeddings\.weight is \[0, 24\], should be \[20, 24\]"):
+        load_huggingface(save(tensors | {POSITIONS: tensors[POSITIONS][:0]}), config, extend_positions=True)
 
 
 def test_what_shapes_cannot_tell_is_compared(tensors, config, save):
@@ -211,7 +199,7 @@ def test_what_shapes_cannot_tell_is_compared(tensors, config, save):
     with pytest.raises(UserError, match=r"num_attention_heads 3, the configuration of this run 4"):
         load_huggingface(folder, dataclasses.replace(config, num_attention_heads=4))
     _, _, report = load_huggingface(folder, dataclasses.replace(config, hidden_act="relu"))
-    assert report.notes == (f"{folder / 'config.json'} has hidden_act gelu, this run uses relu",)
+    assert f"{folder / 'config.json'} has hidden_act gelu, this run uses relu" in report.notes
 
 
 @pytest.mark.parametrize(
@@ -237,7 +225,11 @@ def test_what_shapes_cannot_tell_is_compared(tensors, config, save):
         ),
         (
             lambda t: {"roberta." + name: value for name, value in t.items()},
-            r"is not a BERT model: no bert\.embeddings\.word_embeddings\.weight among roberta\.bert\.",
+            r"roberta\.bert\.\S+ belongs to another model than BERT \(roberta\)$",
+        ),
+        (
+            lambda t: {"model.layers.0.mlp.weight": t[WORDS]},
+            r"is not a BERT model: nothing of its encoder is among model\.layers\.0\.mlp\.weight$",
         ),
     ],
 )
@@ -246,9 +238,139 @@ def test_wrong_tensors_are_listed(tensors, save, change, complaint):
         load_huggingface(save(change(tensors)))
 
 
-def test_other_models_are_refused(tensors, save):
+def test_other_models_are_refused(tensors, config, save):
     with pytest.raises(UserError, match=r"config\.json: model_type 'roberta' is not supported"):
         load_huggingface(save(tensors, model_type="roberta"))
+    # Its encoder on its own has BERT's names: only the configuration beside it can tell, whichever is wanted.
+    bare = {name.removeprefix("bert."): value for name, value in tensors.items() if name.startswith("bert.")}
+    folder = save(bare, model_type="roberta")
+    for path in (folder, folder / FILE):
+        with pytest.raises(UserError, match=r"model_type 'roberta' is not supported"):
+            load_huggingface(path, config)
+
+
+@pytest.mark.parametrize(
+    ("settings", "complaint"),
+    [
+        ({"position_embedding_type": "relative_key"}, "position_embedding_type 'relative_key' is not supported"),
+        ({"is_decoder": True}, "is_decoder True is not supported"),
+        ({"hidden_size": 10}, "hidden_size 10 must be a multiple of num_attention_heads 3"),
+    ],
+)
+def test_settings_that_cannot_be_honoured(tensors, save, settings, complaint):
+    with pytest.raises(UserError, match=complaint):
+        load_huggingface(save(tensors, **settings))
+
+
+def test_unknown_settings_are_ignored_and_defaults_are_told(tensors, config, data, save):
+    folder = save(tensors, pooler_fc_size=768, transformers_version="9")
+    values = json.loads((folder / "config.json").read_text())
+    del values["type_vocab_size"]
+    (folder / "config.json").write_text(json.dumps(values))
+    found, _, report = load_huggingface(folder)
+    assert found == config
+    assert any("ignored keys pooler_fc_size, transformers_version" in note for note in report.notes)
+    assert any("no type_vocab_size, 2 is the default of Hugging Face" in note for note in report.notes)
+
+
+@pytest.mark.parametrize("hidden_act", ["gelu", "gelu_new", "relu", "tanh"])
+def test_the_activation_of_the_configuration_counts(tensors, data, save, hidden_act):
+    config, params, _ = load_huggingface(save(tensors, hidden_act=hidden_act))
+    golden = np.load(data / "random_tiny_forward.npz")
+    inputs = [golden[name] for name in ("input_ids", "input_mask", "segment_ids", "masked_lm_positions")]
+    with jax.default_matmul_precision("highest"):
+        output = BertForPreTraining(config).apply({"params": params}, *inputs)
+    suffix = "" if hidden_act == "gelu" else f"__{hidden_act}"
+    np.testing.assert_allclose(output.next_sentence_logits, golden[f"nsp_logits{suffix}"], rtol=0, atol=1e-4)
+
+
+def test_a_file_without_the_tied_layer_gives_the_same_words(tensors, config, data, save):
+    _, params, _ = load_huggingface(save(without(tensors, "cls.predictions.decoder")))
+    golden = np.load(data / "random_tiny_forward.npz")
+    inputs = [golden[name] for name in ("input_ids", "input_mask", "segment_ids", "masked_lm_positions")]
+    with jax.default_matmul_precision("highest"):
+        output = BertForPreTraining(config).apply({"params": params}, *inputs)
+    np.testing.assert_allclose(output.masked_lm_logits[..., :97], golden["mlm_logits"], rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("prefix", ["module.", "_orig_mod.", "_orig_mod.module."])
+def test_names_of_wrapped_models(tensors, save, prefix):
+    _, expected, _ = load_huggingface(save(tensors))
+    wrapped = {prefix + name: value for name, value in tensors.items()}
+    assert_equal_trees(load_huggingface(save(wrapped))[1], expected)
+
+
+# ---- Heads of tasks
+
+HEAD = {"classifier.weight": np.ones((3, 24), np.float32), "classifier.bias": np.arange(3, dtype=np.float32)}
+SPAN = {"qa_outputs.weight": np.ones((2, 24), np.float32), "qa_outputs.bias": np.zeros(2, np.float32)}
+ONE = {"classifier.weight": np.ones((1, 24), np.float32), "classifier.bias": np.zeros(1, np.float32)}
+NAMES = {"id2label": {"0": "O", "1": "B", "2": "I"}}
+
+
+@pytest.mark.parametrize(
+    ("more", "absent", "settings", "expected"),
+    [
+        ({}, (), {}, None),
+        (HEAD, (), {}, TaskHead("classification", ("LABEL_0", "LABEL_1", "LABEL_2"))),
+        (HEAD, (), NAMES, TaskHead("classification", ("O", "B", "I"))),
+        (HEAD, (), {"id2label": {"0": "no", "1": "yes"}}, TaskHead("classification", ("no", "yes", "LABEL_2"))),
+        (HEAD, (), {"id2label": ["a", "b"]}, TaskHead("classification", ("LABEL_0", "LABEL_1", "LABEL_2"))),
+        (HEAD, ("bert.pooler",), NAMES, TaskHead("tagging", ("O", "B", "I"))),
+        (HEAD, (), NAMES | {"architectures": ["BertForTokenClassification"]}, TaskHead("tagging", ("O", "B", "I"))),
+        (ONE, (), {}, TaskHead("regression", ("value",))),
+        (ONE, (), {"architectures": ["BertForMultipleChoice"]}, TaskHead("multiple_choice", ("choice",))),
+        (SPAN, (), {}, TaskHead("span", ("start", "end"))),
+        (SPAN, ("bert.pooler",), {"architectures": ["BertForQuestionAnswering"]}, TaskHead("span", ("start", "end"))),
+        ({"classifier.weight": np.ones((3, 96), np.float32)}, (), {}, None),  # reads something else than one vector
+    ],
+)
+def test_heads_are_found_with_their_labels(tensors, save, more, absent, settings, expected):
+    folder = save(without(tensors, "cls.", *absent) | more, **settings)
+    assert find_head(folder, "--flag") == expected
+
+
+def test_heads_of_damaged_or_absent_configurations(tensors, save):
+    folder = save(tensors | HEAD)
+    expected = TaskHead("classification", ("LABEL_0", "LABEL_1", "LABEL_2"))
+    for content in ("[]", "{", "[" * 100_000):
+        (folder / "config.json").write_text(content)
+        assert find_head(folder, "--flag") == expected
+    (folder / "config.json").unlink()
+    assert find_head(folder / FILE, "--flag") == expected
+
+
+def test_labels_of_the_same_name_are_refused(tensors, save):
+    with pytest.raises(UserError, match=r"^--flag: .*config\.json: the label 'O' stands there twice$"):
+        find_head(save(tensors | HEAD, id2label={"0": "O", "1": "O", "2": "I"}), "--flag")
+
+
+def test_a_head_is_read_in_place_of_those_of_pretraining(tensors, save):
+    folder = save(tensors | HEAD, **NAMES)
+    head = find_head(folder, "--flag")
+    _, params, report = load_huggingface(folder, head=head)
+    assert params.keys() == {"bert", "classifier"}
+    np.testing.assert_array_equal(params["classifier"]["kernel"], HEAD["classifier.weight"].T)
+    np.testing.assert_array_equal(params["classifier"]["bias"], HEAD["classifier.bias"])
+    assert set(report.unused) == {name for name in tensors if name.startswith("cls.")}
+    _, params, report = load_huggingface(folder)
+    assert params.keys() == {"bert", "cls"}
+    assert set(report.unused) == HEAD.keys()
+
+
+def test_a_head_of_another_size_is_skipped_and_told(tensors, save):
+    head = TaskHead("classification", ("no", "yes"))
+    _, params, report = load_huggingface(save(without(tensors, "cls.") | HEAD), head=head)
+    assert "classifier" not in params
+    assert "classifier.weight [3, 24] skipped: this task has 2 outputs" in report.notes
+    assert set(report.unused) == HEAD.keys()
+    assert report.initialized == ("classifier.weight", "classifier.bias")
+
+
+def test_a_head_without_its_bias_is_an_error(tensors, save):
+    head = TaskHead("classification", ("a", "b", "c"))
+    with pytest.raises(UserError, match=r"tensors are missing: classifier\.bias$"):
+        load_huggingface(save(tensors | {"classifier.weight": HEAD["classifier.weight"]}), head=head)
 
 
 def test_unreadable_places(tensors, save, tmp_path):
@@ -263,8 +385,10 @@ def test_unreadable_places(tensors, save, tmp_path):
     with pytest.raises(UserError, match=r"no model\.safetensors and no model\.safetensors\.index\.json in"):
         load_huggingface(folder)
     (folder / "pytorch_model.bin").write_bytes(b"pickle")
-    assert is_huggingface(folder)
-    with pytest.raises(UserError, match=r"only pickled weights, .* convert them once .*save_pretrained"):
+    assert is_huggingface(folder) and not has_safetensors(folder)
+    with pytest.raises(
+        UserError, match=r"only pickled weights, .*--allow_pickled_weights .* convert them once: python -c "
+    ):
         load_huggingface(folder)
     shutil.rmtree(folder)
     with pytest.raises(UserError, match=r"--init_checkpoint: no such file or folder"):
