@@ -162,7 +162,7 @@ class BertConfig:
         if "vocab_size" not in values and not hugging_face:
             raise UserError(f"{source}: the key vocab_size is missing")
         known = {field.name for field in dataclasses.fields(cls)}
-        ignored = sorted(values.keys() - known - _ONLY_SUPPORTED.keys() - {"embedding_size"})
+        ignored = sorted(values.keys() - known - _ONLY_SUPPORTED.keys() - {"embedding_size", "bert_jax_hidden_act"})
         if ignored:
             message(f"{source}: ignored keys {', '.join(ignored)}")
         settings = {key: value for key, value in values.items() if key in known}

@@ -55,8 +55,8 @@ def define(values: flags.FlagValues) -> None:
     string(
         "output_file",
         None,
-        "tokenize, fill_mask: file for JSON lines; default standard output. extract: file for the vectors, whose ending "
-        "(.npy, .npz, .jsonl, .tfrecord) says the format.",
+        "tokenize, fill_mask: file for JSON lines; default standard output. extract: file for the vectors, whose "
+        "ending (.npy, .npz, .jsonl, .tfrecord) says the format.",
     )
     boolean("overwrite", False, "export, extract, cluster: write over what an earlier run left.")
     string("text_field", "text", "Field that holds the text in JSON lines and TFDS data sets.")
@@ -84,8 +84,8 @@ def define(values: flags.FlagValues) -> None:
     string(
         "init_checkpoint",
         None,
-        "Weights to use or to start from: the output folder of a run, a Hugging Face folder or file, the prefix of a TF1 "
-        "checkpoint (bert_model.ckpt), or hf://ORG/NAME. Configuration, vocabulary, casing and labels beside them are "
+        "Weights to use or to start from: the output folder of a run, a Hugging Face folder or file, the prefix of a "
+        "TF1 checkpoint (bert_model.ckpt), or hf://ORG/NAME. Configuration, vocabulary, casing and labels beside them are "
         "taken unless flags say otherwise.",
     )
     boolean("allow_pickled_weights", False, "Read pytorch_model.bin, with PyTorch's loader for weights only.")
@@ -104,7 +104,7 @@ def define(values: flags.FlagValues) -> None:
     flags.DEFINE_multi_string(
         "text",
         None,
-        "fill_mask: a text with [MASK], or a pair, A ||| B; may be repeated. Words on the command line count as texts too.",
+        "fill_mask: a text with [MASK], or a pair, A ||| B; may be repeated. Words without a flag are texts too.",
         values,
         module_name=module,
     )
@@ -116,8 +116,8 @@ def define(values: flags.FlagValues) -> None:
         "pooling",
         "mean",
         ["mean", "max", "cls", "pooled", "none"],
-        "extract, cluster: one vector for a line: mean or max of its tokens, that of [CLS], or the pooler's; none: a vector "
-        "for each token.",
+        "extract, cluster: one vector for a line: mean or max of its tokens, that of [CLS], or the pooler's; none: a "
+        "vector for each token.",
     )
     integer("num_clusters", None, "cluster: how many; default the number with the best silhouette, up to 20.", 2)
     string("label_field", None, "cluster: field of the JSON lines with the known class, to compare with.")
@@ -125,8 +125,8 @@ def define(values: flags.FlagValues) -> None:
         "documents",
         "auto",
         ["auto", "file", "line", "paragraph"],
-        "cluster: what a document of a text file is: the file, a line, or what stands between blank lines; auto: the file, "
-        "or the line where there is only one file.",
+        "cluster: what a document of a text file is: the file, a line, or what stands between blank lines; auto: the "
+        "file, or the line where there is only one file.",
     )
     enum("format", None, ["huggingface", "tf1", "stablehlo"], "export: what to write to --output_dir.")
     comma_list("platforms", ["cpu", "cuda", "tpu"], "export to StableHLO: platforms that the program is lowered for.")

@@ -113,8 +113,8 @@ def load_from_flags(flags: Any, message: Callable[[str], None]) -> LoadedBert:
     """
     if not flags.init_checkpoint:
         raise UserError(
-            f"--mode={flags.mode} needs --init_checkpoint: the output folder of a run, a Hugging Face folder, the prefix "
-            "of a TF1 checkpoint, or hf://ORG/NAME"
+            f"--mode={flags.mode} needs --init_checkpoint: the output folder of a run, a Hugging Face folder, the "
+            "prefix of a TF1 checkpoint, or hf://ORG/NAME"
         )
     names = ("bert_config_file", "vocab_file", "do_lower_case", "hidden_act", "max_position_embeddings")
     names += ("extend_positions", "allow_pickled_weights", "precision")

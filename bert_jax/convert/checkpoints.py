@@ -44,8 +44,8 @@ def find(path: str, flag: str = "--init_checkpoint", allow_pickled: bool = False
     """Finds weights.
 
     Args:
-        path: an output folder of ours or one step's own folder below it, a folder or file of Hugging Face, the prefix of
-            a TF1 checkpoint (or one of its files, or the folder that holds it), or hf://ORG/NAME[@REVISION].
+        path: an output folder of ours or one step's own folder below it, a folder or file of Hugging Face, the prefix
+            of a TF1 checkpoint (or one of its files, or the folder that holds it), or hf://ORG/NAME[@REVISION].
         flag: named in errors.
         allow_pickled: let a hub's pickled weights be fetched where there are no others.
 
@@ -165,6 +165,4 @@ def check_vocabulary(source: Source, tokenizer: Any) -> None:
         return
     theirs = read_run(source.folder, source.flag)["settings"].get("vocabulary")
     if theirs and theirs != tokenizer.fingerprint:
-        raise UserError(
-            f"{source.flag}={source.name} was trained with another vocabulary or casing than is used here"
-        )
+        raise UserError(f"{source.flag}={source.name} was trained with another vocabulary or casing than is used here")

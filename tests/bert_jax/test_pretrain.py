@@ -171,7 +171,7 @@ def test_a_killed_run_ends_where_an_uninterrupted_one_does(corpus, tmp_path, kin
 
 
 def wait_for_lines(path, count, process):
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 200
     while not (path.exists() and path.read_bytes().count(b"\n") >= count):
         assert process.poll() is None and time.monotonic() < deadline
         time.sleep(0.02)

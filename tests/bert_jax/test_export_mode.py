@@ -1,0 +1,89 @@
+"""--mode=export: folders that are whole or not there, and never over something else."""
+
+import json
+import os
+
+import jax
+import numpy as np
+import pytest
+from small_bert import CONFIG, loaded, write_run
+
+import bert_jax
+from bert_jax.main import main
+from bert_jax.modes import export
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return write_run(tmp_path_factory.mktemp("export") / "run", loaded())
+
+
+def command(*words, **flags):
+    return main(["bert_jax", "--mode=export", *words, *(f"--{name}={value}" for name, value in flags.items())])
+
+
+@pytest.mark.parametrize("form", ["huggingface", "tf1"])
+def test_export_and_import_are_the_identity(run, tmp_path, form, capsys):
+    target = tmp_path / "new" / "model"
+    assert command(init_checkpoint=run, format=form, output_dir=target) == 0
+    assert f"done: {target} holds the {form} export" in capsys.readouterr().err
+    again = bert_jax.load(target)
+    assert again.config == CONFIG
+    assert again.tokenizer.fingerprint == loaded().tokenizer.fingerprint
+    jax.tree.map(np.testing.assert_array_equal, again.params, loaded().params)
+    assert json.loads((target / "export.json").read_text())["format"] == form
+    assert os.listdir(tmp_path / "new") == ["model"]
+
+
+def test_stablehlo(run, tmp_path):
+    assert command(init_checkpoint=run, format="stablehlo", platforms="cpu", output_dir=tmp_path / "out") == 0
+    assert {"model.stablehlo", "signature.json", "vocab.txt"} <= set(os.listdir(tmp_path / "out"))
+
+
+def test_a_full_folder_is_left_alone(run, tmp_path, capsys):
+    flags = {"init_checkpoint": run, "format": "huggingface", "output_dir": tmp_path}
+    (tmp_path / "thesis.txt").write_text("years of work")
+    assert command(**flags) == 2
+    assert "is not empty: choose a new folder, or give --overwrite" in capsys.readouterr().err
+    assert command("--overwrite", **flags) == 2
+    assert "holds something else than an export, which --overwrite would delete" in capsys.readouterr().err
+    assert os.listdir(tmp_path) == ["thesis.txt"]
+
+
+def test_an_export_is_written_over_when_told(run, tmp_path, capsys):
+    flags = {"init_checkpoint": run, "output_dir": tmp_path / "out"}
+    assert command(format="huggingface", **flags) == 0
+    assert command(format="tf1", **flags) == 2
+    assert command("--overwrite", format="tf1", **flags) == 0
+    assert "model.safetensors" not in os.listdir(tmp_path / "out")
+    assert "bert_model.ckpt.index" in os.listdir(tmp_path / "out")
+
+
+def test_nothing_is_left_of_an_export_that_failed(run, tmp_path, monkeypatch, capsys):
+    def fail(folder, *rest):
+        (folder / "model.safetensors").write_bytes(b"half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(export, "export_huggingface", fail)
+    assert command(init_checkpoint=run, format="huggingface", output_dir=tmp_path / "out") == 2
+    assert f"error: --output_dir={tmp_path}/out: No space left on device; nothing was left" in capsys.readouterr().err
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("flags", "complaint"),
+    [
+        ({"format": "onnx"}, "--format=onnx"),
+        ({"format": None}, "--mode=export needs --format"),
+        ({"output_dir": None}, "--mode=export needs --output_dir"),
+        ({"init_checkpoint": None}, "--mode=export needs --init_checkpoint"),
+        ({"init_checkpoint": "/nowhere"}, "--init_checkpoint: no such file or folder: /nowhere"),
+        ({"platforms": "gpu", "format": "stablehlo"}, "--platforms: 'gpu' is not one of"),
+    ],
+)
+def test_mistakes(run, tmp_path, capsys, flags, complaint):
+    usual = {"init_checkpoint": run, "format": "tf1", "output_dir": tmp_path / "out"}
+    assert command(**{name: value for name, value in (usual | flags).items() if value is not None}) == 2
+    errors = capsys.readouterr().err
+    assert complaint in errors and "Traceback" not in errors
+    assert not (tmp_path / "out").exists()
