@@ -61,10 +61,9 @@ def fetch(path: str, flag: str, allow_pickled: bool = False) -> str:
             hub.HfApi().model_info(repository, revision=revision, timeout=files.PATIENCE_SECONDS)
         except Exception as error:  # of the HTTP library, which is another one in each version
             reason, offline = _reason(hub, error), True
+            _logger.warning("%s: %s: a copy in the cache is used, if there is one", path, reason)
     download = functools.partial(_download, snapshot, offline, f"{flag}: {path}", reason)
     folder = download(_BESIDE + _WEIGHTS)
-    if offline:
-        _logger.warning("%s: %s: the copy in the cache is used", path, reason)
     if not _has(folder, _WEIGHTS) and allow_pickled:
         folder = download(_BESIDE + _PICKLED)
     if not _has(folder, _WEIGHTS + _PICKLED if allow_pickled else _WEIGHTS):

@@ -121,7 +121,7 @@ def test_the_library_is_named_where_it_is_missing(monkeypatch):
 def test_failures_are_one_line_unless_the_cache_has_a_copy(fake, tmp_path, caplog, error, reason):
     fake.online = error
     assert hub.fetch("hf://a/b", "--flag") == str(tmp_path)
-    assert "hf://a/b: " in caplog.text and "the copy in the cache is used" in caplog.text
+    assert "hf://a/b: " in caplog.text and "a copy in the cache is used" in caplog.text
     fake.broken = FileNotFoundError("not in the cache")
     with pytest.raises(UserError, match=f"^--flag: hf://a/b: {reason}[^\n]*, and the cache has no whole copy$"):
         hub.fetch("hf://a/b", "--flag")
