@@ -85,8 +85,8 @@ def define(values: flags.FlagValues) -> None:
         "init_checkpoint",
         None,
         "Weights to use or to start from: the output folder of a run, a Hugging Face folder or file, the prefix of a "
-        "TF1 checkpoint (bert_model.ckpt), or hf://ORG/NAME. Configuration, vocabulary, casing and labels beside them are "
-        "taken unless flags say otherwise.",
+        "TF1 checkpoint (bert_model.ckpt), or hf://ORG/NAME. Configuration, vocabulary, casing and labels beside them "
+        "are taken unless flags say otherwise.",
     )
     boolean("allow_pickled_weights", False, "Read pytorch_model.bin, with PyTorch's loader for weights only.")
     integer("max_position_embeddings", None, "Positions of the model instead of what its configuration says.", 1)

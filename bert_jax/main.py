@@ -10,6 +10,7 @@ import traceback
 
 from absl import flags
 
+from bert_jax import __version__
 from bert_jax.flags import COMPUTING_MODES, MODES, define
 from bert_jax.host_memory import keep_freed_memory
 from input_pipeline.errors import UserError
@@ -44,6 +45,7 @@ def parse(argv: list[str]) -> flags.FlagValues:
     flags.DEFINE_flag(
         flags.BooleanFlag("help", False, "show this help", short_name="h"), values, module_name="absl.flags"
     )
+    flags.DEFINE_boolean("version", False, "show the version", values, module_name="absl.flags")
     try:
         rest = values(argv)
     except flags.Error as error:
@@ -72,6 +74,9 @@ def main(argv: list[str] | None = None) -> int:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     try:
         values = parse(argv)
+        if values.version:
+            print(f"bert_jax {__version__}")
+            return 0
         if values.help:
             print(help_text(values), flush=True)
             return 0

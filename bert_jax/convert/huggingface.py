@@ -139,11 +139,12 @@ def find_head(path: str | os.PathLike, flag: str, allow_pickled: bool = False) -
     elif kind is None:
         kind = "classification" if has_pooler else "tagging"
     outputs = next(iter(shapes.values()))[0]
-    if kind == "classification" and (values.get("problem_type") == "regression" or outputs == 1):
+    if kind == "classification" and outputs == 1:
         kind = "regression"
     names = values.get("id2label")
     names = names if isinstance(names, dict) else {}
     labels = [str(names.get(str(i), f"LABEL_{i}")) for i in range(outputs)]
+    labels = [f"{label}_{i}" if label in labels[:i] else label for i, label in enumerate(labels)]
     return make_head(kind, labels, f"{flag}: {folder / CONFIG_FILE}")
 
 

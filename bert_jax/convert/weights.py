@@ -172,6 +172,8 @@ def assemble(
     if rows != config.max_position_embeddings:
         done = "cut" if rows > config.max_position_embeddings else "repeated"
         notes.append(f"the table of {rows} positions is {done} to {config.max_position_embeddings}")
+    if head and head.of_tokens:  # which reads no pooled vector
+        parts.add("pooler")
     report = ImportReport(
         used=tuple(used),
         unused=tuple(sorted({tensor.name for tensor in tensors.values()} - set(used))),

@@ -340,9 +340,9 @@ def test_heads_of_damaged_or_absent_configurations(tensors, save):
     assert find_head(folder / FILE, "--flag") == expected
 
 
-def test_labels_of_the_same_name_are_refused(tensors, save):
-    with pytest.raises(UserError, match=r"^--flag: .*config\.json: the label 'O' stands there twice$"):
-        find_head(save(tensors | HEAD, id2label={"0": "O", "1": "O", "2": "I"}), "--flag")
+def test_labels_of_the_same_name_are_told_apart(tensors, save):
+    folder = save(tensors | HEAD, id2label={"0": "O", "1": "O", "2": "I"}, problem_type="regression")
+    assert find_head(folder, "--flag") == TaskHead("classification", ("O", "O_1", "I"))
 
 
 def test_a_head_is_read_in_place_of_those_of_pretraining(tensors, save):
