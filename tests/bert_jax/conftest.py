@@ -178,3 +178,23 @@ def alone(pretraining, tmp_path_factory):
     assert run.here() == 0
     assert run.steps_saved() == [140, 150]
     return run
+
+
+@pytest.fixture(scope="session")
+def tiny_bert_folder(data, tmp_path_factory):
+    """A Hugging Face folder with the random weights of data/ and a vocabulary of WORDS; 20 positions, width 24."""
+    folder = tmp_path_factory.mktemp("tiny_bert")
+    shutil.copy(data / "random_tiny.safetensors", folder / "model.safetensors")
+    shutil.copy(data / "random_tiny_config.json", folder / "config.json")
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ".", "##s", *WORDS]
+    pieces += [f"[unused{number}]" for number in range(97 - len(pieces))]
+    (folder / "vocab.txt").write_text("\n".join(pieces) + "\n")
+    return folder
+
+
+@pytest.fixture
+def free_port() -> int:
+    """A port that nothing listens on."""
+    with socket.socket() as probe:
+        probe.bind(("localhost", 0))
+        return probe.getsockname()[1]
