@@ -6,7 +6,7 @@ import re
 import signal
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -18,8 +18,10 @@ CONNECT_SECONDS = 120
 LEAVE_SECONDS = 10
 
 
-def start(flags: Any, message: Callable[[str], None] = lambda text: None) -> None:
+def start(flags: Any) -> None:
     """Joins the other processes, if any, and sets the matmul precision; call before anything touches a device.
+
+    Each process says on standard error which one it is, and what devices there are.
 
     Raises:
         UserError: the three flags of several processes do not fit together, or the others cannot be joined. When they
@@ -42,7 +44,7 @@ def start(flags: Any, message: Callable[[str], None] = lambda text: None) -> Non
     text = f"{len(devices)} {devices[0].device_kind} device{'s' * (len(devices) > 1)}"
     if jax.process_count() > 1:
         text += f", process {jax.process_index()} of {jax.process_count()}"
-    message(f"{text}; {flags.precision}, matrix products in {precision} precision")
+    print(f"{text}; {flags.precision}, matrix products in {precision} precision", file=sys.stderr, flush=True)
 
 
 def _join(address: str, count: int, index: int) -> None:

@@ -16,8 +16,6 @@ A file appears under its name when it is complete, and nothing is left where it 
 import contextlib
 import json
 import os
-import shutil
-import tempfile
 import zipfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -34,7 +32,6 @@ from input_pipeline.tokenization import Tokenizer
 FLAG = "--output_file"
 ENDINGS = (".npy", ".npz", ".jsonl", ".tfrecord")
 _DECIMALS = 6
-_COPY_BYTES = 1 << 24
 
 
 class FeatureWriter(Protocol):
@@ -75,7 +72,7 @@ def open_feature_file(
         UserError: on entering and at any time later, when the place cannot be written.
     """
     ending = ending_of(path, spec.of_tokens)
-    with _replacing(path) as (folder, part):
+    with files.replacing(path, FLAG) as part:
         if ending == ".tfrecord":
             opened = _tfrecord(part, spec)
         elif ending == ".jsonl":
@@ -83,44 +80,9 @@ def open_feature_file(
         elif ending == ".npy":
             opened = _npy(part, vector_shape)
         else:
-            opened = _npz(part, folder, spec, vector_shape)
+            opened = _npz(part, spec, vector_shape)
         with opened as writer:
             yield writer
-
-
-@contextlib.contextmanager
-def _replacing(path: str) -> Iterator[tuple[Path, Path]]:
-    """A folder for what is being made and a file in it, which gets the name `path` at the end."""
-    target = files.reach(path, FLAG)
-    with files.user_errors(target, FLAG), contextlib.ExitStack() as stack:
-        if files.is_remote(target):
-            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True)))
-        else:
-            stack.enter_context(_parents_made(Path(target).absolute().parent))
-            folder = Path(target.parent, f".{target.name}.{os.getpid()}.tmp")
-            stack.callback(shutil.rmtree, folder, ignore_errors=True)
-            folder.mkdir()
-        part = folder / target.name
-        yield folder, part
-        if files.is_remote(target):  # an object appears only once its upload is complete
-            with open(part, "rb") as local, target.open("wb") as remote:
-                shutil.copyfileobj(local, remote, _COPY_BYTES)
-        else:
-            os.replace(part, target)
-
-
-@contextlib.contextmanager
-def _parents_made(folder: Path) -> Iterator[None]:
-    """Makes a folder and those above it, and takes away again, after an error, what it made."""
-    missing = [one for one in (folder, *folder.parents) if not one.exists()]
-    folder.mkdir(parents=True, exist_ok=True)
-    try:
-        yield
-    except BaseException:
-        with contextlib.suppress(OSError):  # it is not empty any more
-            for one in missing:
-                one.rmdir()
-        raise
 
 
 @contextlib.contextmanager
@@ -135,12 +97,12 @@ def _npy(part: Path, vector_shape: tuple[int, ...]) -> Iterator[FeatureWriter]:
 
 
 @contextlib.contextmanager
-def _npz(part: Path, folder: Path, spec: FeatureSpec, vector_shape: tuple[int, ...]) -> Iterator[FeatureWriter]:
+def _npz(part: Path, spec: FeatureSpec, vector_shape: tuple[int, ...]) -> Iterator[FeatureWriter]:
     # The entries are files of their own first: how long they are is known at the end, and stands at their beginning.
     with contextlib.ExitStack() as stack:
 
         def array(name, dtype, row_shape=()):
-            return stack.enter_context(NpyWriter(folder / f"{name}.npy", dtype, row_shape))
+            return stack.enter_context(NpyWriter(part.with_name(f"{name}.npy"), dtype, row_shape))
 
         features = array("features", np.float32, vector_shape)
         if spec.of_tokens:
@@ -156,7 +118,7 @@ def _npz(part: Path, folder: Path, spec: FeatureSpec, vector_shape: tuple[int, .
 
         yield Writer()
     with zipfile.ZipFile(part, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
-        for entry in sorted(folder.glob("*.npy")):
+        for entry in sorted(part.parent.glob("*.npy")):
             archive.write(entry, entry.name)
             entry.unlink()
 

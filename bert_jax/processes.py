@@ -27,6 +27,12 @@ def is_first() -> bool:
     return not jax.distributed.is_initialized() or jax.process_index() == 0
 
 
+def say(text: str) -> None:
+    """One line for the user, on standard error, from one process only."""
+    if is_first():
+        print(text, file=sys.stderr, flush=True)
+
+
 def from_first(decide: Callable[[], Any]) -> Any:
     """Calls `decide` on the first process only and returns its result, which JSON must hold, on every process.
 

@@ -11,6 +11,7 @@ import json
 import os
 import re
 import shutil
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -140,18 +141,46 @@ def write_bytes_atomic(path: str | os.PathLike, data: bytes) -> None:
     Raises:
       UserError: when the place cannot be written.
     """
-    target = reach(path, "writing")
-    with user_errors(target, "writing"):
+    with replacing(path, "writing") as part:
+        part.write_bytes(data)
+
+
+@contextlib.contextmanager
+def replacing(path: str | os.PathLike, flag: str) -> Iterator[Path]:
+    """A local file to write, in a folder of its own, which becomes `path` at the end and vanishes after an error.
+
+    Raises:
+      UserError: when the place cannot be written, on entering or at any time later.
+    """
+    target = reach(path, flag)
+    with user_errors(target, flag), contextlib.ExitStack() as stack:
+        if is_remote(target):
+            folder = tempfile.mkdtemp()
+        else:
+            stack.enter_context(_parents_made(Path(target).absolute().parent))
+            folder = tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".tmp", dir=target.parent)
+        stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        part = Path(folder, target.name)
+        yield part
         if is_remote(target):  # an object appears only once its upload is complete
-            target.write_bytes(data)
-            return
-        target.parent.mkdir(parents=True, exist_ok=True)
-        partial = Path(target.parent, f".{target.name}.{os.getpid()}.tmp")
-        try:
-            partial.write_bytes(data)
-            os.replace(partial, target)
-        finally:
-            partial.unlink(missing_ok=True)
+            with open(part, "rb") as local, target.open("wb") as remote:
+                shutil.copyfileobj(local, remote, 1 << 24)
+        else:
+            os.replace(part, target)
+
+
+@contextlib.contextmanager
+def _parents_made(folder: Path) -> Iterator[None]:
+    """Makes a folder and those above it, and takes away again, after an error, what it made."""
+    missing = [one for one in (folder, *folder.parents) if not one.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        yield
+    except BaseException:
+        with contextlib.suppress(OSError):  # it is not empty any more
+            for one in missing:
+                one.rmdir()
+        raise
 
 
 def write_json_atomic(path: str | os.PathLike, value: Any) -> None:

@@ -4,7 +4,6 @@ import contextlib
 import os
 import re
 import shutil
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,10 +18,6 @@ from input_pipeline import files
 from input_pipeline.errors import UserError
 
 MARK = "export.json"  # written last; a folder with it may be written over
-
-
-def say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 def run(flags: Any) -> None:
@@ -42,15 +37,15 @@ def run(flags: Any) -> None:
     devices.start(flags)
     if not processes.is_first():
         return
-    bert = load_from_flags(flags, say)
+    bert = load_from_flags(flags, processes.say)
     with new_folder(flags.output_dir, flags.overwrite) as folder:
         with full_disk_is_no_crash(flags.output_dir):
             notes = write(folder, flags, bert)
         described = {"format": flags.format, "init_checkpoint": flags.init_checkpoint, "notes": notes}
         files.write_json_atomic(folder / MARK, described)
     for note in notes:
-        say(note)
-    say(f"done: {flags.output_dir} holds the {flags.format} export")
+        processes.say(note)
+    processes.say(f"done: {flags.output_dir} holds the {flags.format} export")
 
 
 def write(folder: Path, flags: Any, bert: LoadedBert) -> list[str]:

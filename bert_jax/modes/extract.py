@@ -1,9 +1,7 @@
 """--mode=extract: a file of lines -> vectors of lines or of tokens, in the order of the lines."""
 
 import contextlib
-import functools
 import os
-import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,12 +13,6 @@ from bert_jax.rate_display import RateDisplay
 from input_pipeline import files, text_lines
 from input_pipeline.errors import UserError
 from input_pipeline.sequence_layout import Layout
-
-
-def say(text: str) -> None:
-    """One line for the user, from one process only."""
-    if processes.is_first():
-        print(text, file=sys.stderr, flush=True)
 
 
 def run(flags: Any) -> None:
@@ -38,10 +30,10 @@ def run(flags: Any) -> None:
         raise UserError("--input_file is missing: several processes cannot share one standard input")
     check_not_an_input(flags.output_file, paths)
     total = text_lines.count_lines(paths, flags.text_field)
-    devices.start(flags, functools.partial(print, file=sys.stderr, flush=True))
+    devices.start(flags)
     devices.check_same_flags(flags.flag_values_dict())
     mesh = partitioning.make_mesh(flags.mesh)
-    bert = load_from_flags(flags, say)
+    bert = load_from_flags(flags, processes.say)
     features.check_tokenizer(bert)
     with flag_names():
         spec = features.feature_spec(bert, layers, flags.layer_combination, flags.pooling)
@@ -64,9 +56,9 @@ def run(flags: Any) -> None:
         if not lines.count:
             raise UserError(f"--input_file: there is no line in {', '.join(paths) or 'standard input'}")
     if lines.cut:
-        say(f"{lines.cut:,} of {lines.count:,} lines were longer than {limit} tokens, and were cut")
+        processes.say(f"{lines.cut:,} of {lines.count:,} lines were longer than {limit} tokens, and were cut")
     kind = "vectors of tokens" if spec.of_tokens else "vectors"
-    say(f"{display.summary()}; {kind} [{', '.join(map(str, shape))}] are in {flags.output_file}")
+    processes.say(f"{display.summary()}; {kind} [{', '.join(map(str, shape))}] are in {flags.output_file}")
 
 
 class _Lines:

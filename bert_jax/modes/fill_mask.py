@@ -1,15 +1,11 @@
 """--mode=fill_mask: the most probable words for each [MASK] of a text; whether one sentence follows another."""
 
 import contextlib
-import functools
 import json
 import os
-import shutil
 import sys
-import tempfile
 from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from bert_jax import devices, partitioning, processes
 from bert_jax.inference import Example
@@ -20,12 +16,6 @@ from input_pipeline import files, text_lines
 from input_pipeline.errors import UserError
 
 LONGEST_QUOTE = 60
-
-
-def say(text: str) -> None:
-    """One line for the user, from one process only."""
-    if processes.is_first():
-        print(text, file=sys.stderr, flush=True)
 
 
 def run(flags: Any) -> None:
@@ -48,12 +38,12 @@ def run(flags: Any) -> None:
     can_check = bool(flags.text) or bool(paths and all(files.is_remote(path) or os.path.isfile(path) for path in paths))
     if can_check and not sum(1 for _ in _texts(flags, paths)):
         raise UserError("--text: it is blank" if flags.text else f"--input_file: {', '.join(paths)}: there is no text")
-    devices.start(flags, functools.partial(print, file=sys.stderr, flush=True))  # each process says which one it is
+    devices.start(flags)
     devices.check_same_flags(flags.flag_values_dict())
     mesh = partitioning.make_mesh(flags.mesh)
     if flags.eval_batch_size:
         partitioning.check_batch_size(mesh, "--eval_batch_size", flags.eval_batch_size)
-    bert = load_from_flags(flags, say)
+    bert = load_from_flags(flags, processes.say)
     most = bert.config.max_position_embeddings
     if (flags.max_seq_length or 0) > most:
         raise UserError(f"--max_seq_length={flags.max_seq_length} is more than max_position_embeddings {most}")
@@ -92,7 +82,7 @@ def run(flags: Any) -> None:
         if not found:
             raise UserError(f"{', '.join(paths) or text_lines.STANDARD_INPUT}: there is no text")
     if flags.output_file:
-        say(f"{display.summary()}: {flags.output_file}")
+        processes.say(f"{display.summary()}: {flags.output_file}")
 
 
 def table(text: Text, filling: Filling) -> str:
@@ -181,14 +171,14 @@ def _texts(flags: Any, paths: list[str]) -> Iterator[Text]:
 
 def _converse(flags: Any, answers: Callable[[Iterable[Text]], Iterator[tuple[Text, Filling]]]) -> None:
     """Answers each line of a terminal before the next one; a mistake ends nothing."""
-    say(f"a text with {MASK}, or A{text_lines.PAIR_MARK}B, on each line; Ctrl-D ends")
+    processes.say(f"a text with {MASK}, or A{text_lines.PAIR_MARK}B, on each line; Ctrl-D ends")
     with _open_output(flags) as write:
         for line, place in _lines(flags, []):
             try:
                 for text, filling in answers([_parse(line, place)]):
                     write(_form(flags)(text, filling))
             except UserError as error:
-                say(f"error: {error}")
+                processes.say(f"error: {error}")
 
 
 @contextlib.contextmanager
@@ -209,26 +199,5 @@ def _open_output(flags: Any) -> Iterator[Callable[[str], None]]:
         yield write
         sys.stdout.flush()  # here, where a closed pipe is looked after
         return
-    with _whole_file(flags.output_file) as file:
+    with files.replacing(flags.output_file, "--output_file") as part, open(part, "w", encoding="ascii") as file:
         yield file.write
-
-
-@contextlib.contextmanager
-def _whole_file(path: str) -> Iterator[IO[str]]:
-    """A file to write to that gets its name when it is complete."""
-    target = files.reach(path, "--output_file")
-    remote = files.is_remote(target)
-    partial = Path(tempfile.gettempdir() if remote else target.parent, f".{target.name}.{os.getpid()}.tmp")
-    try:
-        with files.user_errors(partial if remote else target, "--output_file"):
-            partial.parent.mkdir(parents=True, exist_ok=True)
-            with open(partial, "w", encoding="ascii") as file:
-                yield file
-        with files.user_errors(target, "--output_file"):
-            if remote:  # an object appears only once its upload is complete
-                with open(partial, "rb") as whole, target.open("wb") as upload:
-                    shutil.copyfileobj(whole, upload, 1 << 24)
-            else:
-                os.replace(partial, target)
-    finally:
-        partial.unlink(missing_ok=True)

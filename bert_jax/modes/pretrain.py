@@ -1,7 +1,6 @@
 """--mode=pretrain: text -> tokens -> pairs -> masks -> batches -> losses -> checkpoints."""
 
 import dataclasses
-import functools
 import itertools
 import json
 import os
@@ -30,35 +29,29 @@ from input_pipeline.errors import UserError
 from input_pipeline.tokenization import load_tokenizer
 
 
-def say(text: str) -> None:
-    """One line for the user, before there is a progress display; from one process only."""
-    if processes.is_first():
-        print(text, file=sys.stderr, flush=True)
-
-
 def run(flags: Any) -> int:
     """Runs the mode; returns the exit code."""
-    apply_defaults(flags, say)
+    apply_defaults(flags, processes.say)
     settings = data_config(flags)
     check_early(flags)
-    devices.start(flags, functools.partial(print, file=sys.stderr, flush=True))  # each process says which one it is
+    devices.start(flags)
     devices.check_same_flags(flags.flag_values_dict())
     mesh = partitioning.make_mesh(flags.mesh)
     partitioning.check_batch_size(mesh, "--train_batch_size", flags.train_batch_size, flags.gradient_accumulation_steps)
     partitioning.check_batch_size(mesh, "--eval_batch_size", flags.eval_batch_size)
     with RunFolder(flags.output_dir) as folder:
-        inputs = open_inputs(flags, settings, folder.path, say)
-        config = model_config(flags, inputs.tokenizer, inputs.vocab_source, say)
+        inputs = open_inputs(flags, settings, folder.path, processes.say)
+        config = model_config(flags, inputs.tokenizer, inputs.vocab_source, processes.say)
         for name in ("init_checkpoint", "restore_from"):
             if path := getattr(flags, name):
                 checkpoints.check_vocabulary(checkpoints.find(path, f"--{name}"), inputs.tokenizer)
         try:
             return _Run(flags, folder, mesh, inputs, config).run()
         except Interrupted as stopped:
-            say(str(stopped))
+            processes.say(str(stopped))
             return stopped.leave()
         except training.TrainingError as error:
-            say(f"error: {error}")
+            processes.say(f"error: {error}")
             return 1
 
 
@@ -180,7 +173,7 @@ class _Run:
             save=save,
         )
         if start.message:
-            say(start.message)
+            processes.say(start.message)
         if start.finished:
             return 0
         start_step = start.step or self.first_step
@@ -198,7 +191,9 @@ class _Run:
                 if processes.is_first():
                     write_report(self.folder.path)
         self.folder.finish(total)
-        say(f"done: {os.fspath(self.folder.path)} holds the model; look at {os.fspath(self.folder.path)}/report.html")
+        processes.say(
+            f"done: {os.fspath(self.folder.path)} holds the model; look at {os.fspath(self.folder.path)}/report.html"
+        )
         return 0
 
     def _describe(self) -> None:

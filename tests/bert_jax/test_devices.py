@@ -57,12 +57,12 @@ devices.start(SimpleNamespace(coordinator_address="{address}", num_processes=2, 
         ({"matmul_precision": "high"}, "high"),
     ],
 )
-def test_precision_is_set_and_said(given, precision):
-    said = []
+def test_precision_is_set_and_said(given, precision, capsys):
     before = jax.config.jax_default_matmul_precision
     try:
-        devices.start(flags(**given), said.append)
+        devices.start(flags(**given))
         assert jax.config.jax_default_matmul_precision == precision
     finally:
         jax.config.update("jax_default_matmul_precision", before)
-    assert f"in {precision} precision" in said[0] and "1 cpu device;" in said[0]
+    said = capsys.readouterr().err
+    assert f"in {precision} precision" in said and "1 cpu device;" in said
