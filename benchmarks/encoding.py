@@ -118,10 +118,11 @@ def main(_):
 
     times = {name: [] for name in contestants}
     vectors = {}
-    for _, (name, encode) in itertools.product(range(1 + _ROUNDS.value), contestants.items()):
+    for number, (name, encode) in itertools.product(range(1 + _ROUNDS.value), contestants.items()):
         start = time.perf_counter(), time.process_time()
         vectors[name] = encode(sentences)
         times[name].append((time.perf_counter() - start[0], time.process_time() - start[1]))
+        print(f"round {number}: {name} {times[name][-1][0]:.2f} s, CPU {times[name][-1][1]:.2f} s", flush=True)
 
     print(f"{len(sentences)} sentences, at most {length} tokens, float32, {threads} threads")
     print(f"{'medians of a round':36}" + "".join(f"{column.replace('_', ' '):>16}" for column in COLUMNS))
