@@ -20,7 +20,8 @@ REQUIREMENTS = [
     "tensorflow-datasets>=4.9.9,<5",
 ]
 
-TEST = ["hypothesis>=6.140", "pytest>=9,<10"]
+CLUSTER = ["scikit-learn>=1.9,<2"]
+TEST = ["hypothesis>=6.140", "pytest>=9,<10", *CLUSTER]
 
 setup(
     name="bert_jax",
@@ -35,6 +36,7 @@ setup(
         "tpu": ["jax[tpu]>=0.10.0,<0.11"],
         "gpu": ["jax[cuda12]>=0.10.0,<0.11"],
         "beam": ["apache-beam>=2.77,<3"],
+        "cluster": CLUSTER,
         "hub": ["huggingface_hub>=1.0,<3"],
         "test": TEST,
         "dev": [*TEST, "ruff>=0.14"],
