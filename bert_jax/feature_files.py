@@ -174,4 +174,4 @@ def _tfrecord(part: Path, spec: FeatureSpec) -> Iterator[FeatureWriter]:
         with tf.io.TFRecordWriter(os.fspath(part)) as records:
             yield Writer()
     except tf.errors.OpError as error:  # such as a full disk
-        raise OSError(0, error.message.partition("\n")[0]) from None
+        raise OSError(0, error.message.partition("\n")[0].rpartition("; ")[2]) from None
