@@ -132,7 +132,12 @@ def define(values: flags.FlagValues) -> None:
     comma_list("platforms", ["cpu", "cuda", "tpu"], "export to StableHLO: platforms that the program is lowered for.")
 
     # Sentence pairs and masks.
-    integer("max_seq_length", None, "Tokens in a sequence, [CLS] and [SEP] included; default 128.", 1)
+    integer(
+        "max_seq_length",
+        None,
+        "Tokens in a sequence, [CLS] and [SEP] included; default 128, but all positions for extract and fill_mask.",
+        1,
+    )
     integer("max_predictions_per_seq", None, "Most masked positions in a sequence; default the probability's share.", 1)
     number("masked_lm_prob", 0.15, "Share of the tokens to predict.", 0.0, 1.0)
     comma_list("masking_split", ["0.8", "0.1", "0.1"], "Shares of predicted tokens shown as [MASK], unchanged, random.")
@@ -146,7 +151,12 @@ def define(values: flags.FlagValues) -> None:
 
     # Training.
     integer("train_batch_size", None, "Examples in an update, over all devices.", 1)
-    integer("eval_batch_size", None, "Examples in an evaluation step, over all devices; default the training batch.", 1)
+    integer(
+        "eval_batch_size",
+        None,
+        "Examples in a step without training, over all devices; default that of training, or what suits the devices.",
+        1,
+    )
     number("learning_rate", None, "Peak learning rate.", 0.0, 1e3)
     integer("num_train_steps", None, "Updates; or give --num_train_epochs.", 1)
     number("num_train_epochs", None, "Passes over the data, instead of --num_train_steps.", 0.0, 1e6)

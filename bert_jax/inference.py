@@ -1,13 +1,15 @@
 """Runs a function of the parameters over a stream of tokenised examples of any lengths, and gives results in order.
 
 The stream is read a window at a time. Within a window examples are sorted by length and cut into batches of few static
-shapes, so that little is computed for padding and little is compiled; the results are put back in order.
+shapes, so that little is computed for padding and little is compiled; the results are put back in order. How few is
+weighed up: another length has to save more padding than it costs to compile.
 """
 
 import bisect
 import collections
 import concurrent.futures
 import threading
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -21,9 +23,18 @@ from bert_jax import partitioning
 _CPU_TOKENS = 1024
 _ACCELERATOR_TOKENS = 32768
 
+# What it costs to compile a shape, in seconds for each array of the parameters, and the speed of what is compiled, in
+# floating-point operations a second: rough values of two CPU cores and of an accelerator.
+_CPU_COSTS = (0.015, 1.5e11)
+_ACCELERATOR_COSTS = (0.1, 5e13)
+
 # Two batches are in the works at once: while one is computed the other is made or fetched. On CPU they share the cores,
 # and one fills in where the other has work for a single thread only.
 _BATCHES_AT_ONCE = 2
+
+
+# For each function the sizes and lengths of batches that it was compiled for.
+_compiled: weakref.WeakKeyDictionary[Callable, set[tuple[int, int]]] = weakref.WeakKeyDictionary()
 
 
 class Example(NamedTuple):
@@ -84,12 +95,15 @@ def map_examples(
     Raises:
         ValueError: an example is too long, or an output has no axis of rows.
     """
+    on_cpu = mesh.devices.flat[0].platform == "cpu"
     if batch_size is None:
-        tokens = _CPU_TOKENS if mesh.devices.flat[0].platform == "cpu" else _ACCELERATOR_TOKENS
+        tokens = _CPU_TOKENS if on_cpu else _ACCELERATOR_TOKENS
         batch_size = max(1, tokens // max_length) * partitioning.batch_shards(mesh)
+    compile_tokens = _compile_tokens(params, *(_CPU_COSTS if on_cpu else _ACCELERATOR_COSTS))
+    compiled = _compiled.setdefault(function, set())  # pairs of the size of a batch and the length
     params = jax.tree.map(lambda x: _on_mesh(x, mesh), params)
     jitted = jax.jit(function, out_shardings=partitioning.replicated(mesh))
-    lengths = length_ladder(max_length)
+    ladder = length_ladder(max_length)
     waiting: collections.deque[tuple[list[Example], _Batch]] = collections.deque()
     lock = threading.Lock()
 
@@ -111,7 +125,11 @@ def map_examples(
     pool = concurrent.futures.ThreadPoolExecutor(_BATCHES_AT_ONCE)
     started: collections.deque[tuple[list[Example], list[_Batch]]] = collections.deque()
     try:
-        for window, is_last in _windows(examples, max_length, window_tokens):
+        for number, (window, is_last) in enumerate(_windows(examples, max_length, window_tokens), start=1):
+            # A stream that has lasted for some windows is expected to last as long again.
+            known = {length for size, length in compiled if size == batch_size}
+            lengths = choose_lengths([len(x.input_ids) for x in window], ladder, known, compile_tokens / number)
+            compiled.update((batch_size, length) for length in lengths)
             batches = _cut(window, lengths, batch_size * max_length, partitioning.batch_shards(mesh), is_last)
             started.append((window, batches))
             for batch in batches:
@@ -131,6 +149,38 @@ def length_ladder(max_length: int) -> list[int]:
     while lengths[-1] < max_length:
         lengths.append(lengths[-1] + max(4, 1 << (lengths[-1].bit_length() - 3)))
     return [*lengths[:-1], max_length]
+
+
+def choose_lengths(counts: Sequence[int], ladder: Sequence[int], known: set[int], compile_tokens: float) -> list[int]:
+    """The lengths to pad examples to, ascending, so that padding and compilation together cost least.
+
+    Args:
+        counts: tokens of each example.
+        ladder: lengths to choose from, ascending.
+        known: those that are compiled already.
+        compile_tokens: in how many tokens' time another one is compiled.
+    """
+    slots = np.bincount(np.searchsorted(ladder, counts), minlength=len(ladder))
+    below = np.concatenate([[0], np.cumsum(slots)])  # examples that fit into less than ladder[i]
+    cost = [0.0] + [np.inf] * len(ladder)  # least cost of the first i slots, the last of them being a chosen length
+    previous = [0] * (len(ladder) + 1)
+    for i, length in enumerate(ladder, start=1):
+        for j in range(i):
+            here = cost[j] + (below[i] - below[j]) * length + (0 if length in known else compile_tokens)
+            if here < cost[i]:
+                cost[i], previous[i] = here, j
+    last = min(range(int(np.flatnonzero(slots)[-1]) + 1, len(ladder) + 1), key=lambda i: cost[i])
+    chosen = []
+    while last:
+        chosen.append(ladder[last - 1])
+        last = previous[last]
+    return chosen[::-1]
+
+
+def _compile_tokens(params: Any, seconds: float, speed: float) -> float:
+    sizes = sorted(leaf.size for leaf in jax.tree.leaves(params))
+    operations = 2 * sum(sizes[:-1])  # of a token; all but the largest table, which is only looked up
+    return seconds * len(sizes) * speed / max(operations, 1)
 
 
 def _on_mesh(x: Any, mesh: Mesh) -> jax.Array:

@@ -24,7 +24,7 @@ def load(
         UserError: nothing readable, or parameters that do not fit.
     """
     loaded, report = read(flags, config, head)
-    for line in report.lines():
+    for line in report.lines(fresh=True):
         message(f"--init_checkpoint: {line}")
     fresh = state["params"]
     merged = merge_into(fresh, loaded)

@@ -70,14 +70,14 @@ class ImportReport(NamedTuple):
     initialized: tuple[str, ...]  # parameters that the file does not have: fresh ones in training, none elsewhere
     notes: tuple[str, ...]
 
-    def lines(self) -> list[str]:
-        """For the log."""
-        counts = f"{len(self.used)} tensors used, {len(self.unused)} not used, {len(self.initialized)} not in the file"
-        lines = [counts + (": newly initialised where they are needed" if self.initialized else "")]
+    def lines(self, fresh: bool = False) -> list[str]:
+        """For the log; `fresh` says that what the file lacks was newly initialised."""
+        what = "newly initialised" if fresh else "not in the file"
+        lines = [f"{len(self.used)} tensors used, {len(self.unused)} not used, {len(self.initialized)} {what}"]
         if self.unused:
             lines.append(f"not used: {listed(self.unused)}")
         if self.initialized:
-            lines.append(f"not in the file: {listed(self.initialized)}")
+            lines.append(f"{what}: {listed(self.initialized)}")
         return lines + list(self.notes)
 
 

@@ -119,8 +119,8 @@ def test_vocabulary_is_padded_to_a_multiple_of_128():
 
 
 def flags(**given):
-    names = ("model", "bert_config_file", "hidden_act", "hidden_dropout_prob", "attention_probs_dropout_prob")
-    return types.SimpleNamespace(**dict.fromkeys((*names, "attention")) | given)
+    names = ("model", "max_position_embeddings", "bert_config_file", "hidden_act", "hidden_dropout_prob")
+    return types.SimpleNamespace(**dict.fromkeys((*names, "attention", "attention_probs_dropout_prob")) | given)
 
 
 def test_flags_choose_a_size_and_change_single_settings():

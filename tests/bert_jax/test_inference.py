@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from bert_jax import partitioning
-from bert_jax.inference import Example, length_ladder, map_examples
+from bert_jax.inference import Example, choose_lengths, length_ladder, map_examples
 
 
 def examples(count, longest=40):
@@ -142,3 +142,24 @@ def test_eight_devices_of_one_or_two_processes(num_processes):
         for process in running:
             process.kill()
     assert [process.returncode for process in running] == [0] * num_processes, "\n".join(errors)
+
+
+LADDER = [4, 8, 16, 32]
+
+
+@pytest.mark.parametrize(
+    ("counts", "known", "compile_tokens", "chosen"),
+    [
+        ([3, 7, 12, 30], set(), 0, [4, 8, 16, 32]),  # compiling is free: every length that is needed
+        ([3, 7, 12, 30], set(), 1000, [32]),  # and dear: one
+        ([3] * 50 + [30], set(), 1000, [4, 32]),  # saves 50 x 28 tokens
+        ([3] * 30 + [30], set(), 1000, [32]),  # saves 30 x 28
+        ([3, 3, 7], {8}, 1000, [8]),
+        ([3, 3, 7], {16}, 1000, [16]),
+        ([3] * 100 + [7] * 100, {4, 16}, 801, [4, 16]),  # 8 would save 800 tokens
+        ([3] * 100 + [7] * 100, {4, 16}, 799, [4, 8]),
+        ([4, 8], {4, 8}, 1000, [4, 8]),
+    ],
+)
+def test_lengths_are_worth_their_compilation(counts, known, compile_tokens, chosen):
+    assert choose_lengths(counts, LADDER, known, compile_tokens) == chosen
