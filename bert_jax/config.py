@@ -45,6 +45,14 @@ _ONLY_SUPPORTED = {
 }
 
 
+# Keys that say nothing about the network, or are read elsewhere: no news that they are ignored.
+_OTHERS_BUSINESS = {
+    *("embedding_size", "bert_jax_hidden_act", "id2label", "label2id", "num_labels", "problem_type", "finetuning_task"),
+    *("_name_or_path", "architectures", "transformers_version", "torch_dtype", "dtype", "use_cache", "pad_token_id"),
+    *("gradient_checkpointing", "output_hidden_states", "output_attentions", "output_past"),
+}
+
+
 @dataclasses.dataclass(frozen=True)
 class BertConfig:
     """Shapes and constants of a BERT model, under the names of Google's bert_config.json.
@@ -162,7 +170,7 @@ class BertConfig:
         if "vocab_size" not in values and not hugging_face:
             raise UserError(f"{source}: the key vocab_size is missing")
         known = {field.name for field in dataclasses.fields(cls)}
-        ignored = sorted(values.keys() - known - _ONLY_SUPPORTED.keys() - {"embedding_size", "bert_jax_hidden_act"})
+        ignored = sorted(values.keys() - known - _ONLY_SUPPORTED.keys() - _OTHERS_BUSINESS)
         if ignored:
             message(f"{source}: ignored keys {', '.join(ignored)}")
         settings = {key: value for key, value in values.items() if key in known}

@@ -11,6 +11,7 @@ from absl import logging
 
 from bert_jax.config import BertConfig, config_from_flags
 from bert_jax.convert import checkpoints
+from bert_jax.convert.weights import PART_NAMES
 from bert_jax.modeling import BertForPreTraining, BertForTask
 from input_pipeline.errors import UserError
 from input_pipeline.tokenization import Tokenizer, load_tokenizer
@@ -37,8 +38,7 @@ class LoadedBert(NamedTuple):
     def needs(self, part: str, use: str) -> None:
         """Raises UserError when the parameters lack `part` ("pooler", "predictions", "seq_relationship")."""
         if part not in self.params.get("cls", {}) and part not in self.params["bert"]:
-            names = {"predictions": "masked-LM head", "seq_relationship": "next-sentence head", "pooler": "pooler"}
-            raise UserError(f"these weights have no {names[part]}, which {use} needs")
+            raise UserError(f"these weights have no {PART_NAMES[part]}, which {use} needs")
 
 
 def load(

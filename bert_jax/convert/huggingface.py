@@ -93,7 +93,8 @@ def load_huggingface(
     with _open_tensors(path, flag, allow_pickled) as (folder, raw):
         config, notes = _fitting_config(folder, config, flag)
         tensors = canonical(raw, source)
-        ignored = [tensors.pop(name).name for name in _BUFFERS if name in tensors]
+        for name in _BUFFERS:
+            tensors.pop(name, None)
         if OUTPUT_BIAS not in tensors and _REPEATED_OUTPUT_BIAS in tensors:
             tensors[OUTPUT_BIAS] = tensors.pop(_REPEATED_OUTPUT_BIAS)
         repeated = {name: tensors.pop(name) for name in _REPEATED if name in tensors}
@@ -109,8 +110,11 @@ def load_huggingface(
                 raise UserError(
                     f"{source}: {tensor.name} differs from {original.name}: an untied output layer is not supported"
                 )
-    notes = [*report.notes, *notes] + ([f"buffers ignored: {', '.join(ignored)}"] if ignored else [])
-    return config, params, report._replace(used=tuple(used), unused=tuple(sorted(unused)), notes=tuple(notes))
+    return (
+        config,
+        params,
+        report._replace(used=tuple(used), unused=tuple(sorted(unused)), notes=(*report.notes, *notes)),
+    )
 
 
 def find_head(path: str | os.PathLike, flag: str, allow_pickled: bool = False) -> TaskHead | None:

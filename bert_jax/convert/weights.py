@@ -17,6 +17,14 @@ POSITION_EMBEDDINGS = "bert.embeddings.position_embeddings.weight"
 OUTPUT_BIAS = "cls.predictions.bias"
 
 
+PART_NAMES = {
+    "pooler": "pooler",
+    "predictions": "masked-LM head",
+    "seq_relationship": "next-sentence head",
+    "classifier": "head of the task",
+}
+
+
 class Weight(NamedTuple):
     """One parameter under its three names; dense kernels are [out, in] in PyTorch and [in, out] here, heads split."""
 
@@ -68,16 +76,18 @@ class ImportReport(NamedTuple):
     used: tuple[str, ...]
     unused: tuple[str, ...]
     initialized: tuple[str, ...]  # parameters that the file does not have: fresh ones in training, none elsewhere
+    missing_parts: tuple[str, ...]  # what these belong to, of PART_NAMES
     notes: tuple[str, ...]
 
     def lines(self, fresh: bool = False) -> list[str]:
         """For the log; `fresh` says that what the file lacks was newly initialised."""
-        what = "newly initialised" if fresh else "not in the file"
-        lines = [f"{len(self.used)} tensors used, {len(self.unused)} not used, {len(self.initialized)} {what}"]
+        line = f"{len(self.used)} tensors used, {len(self.unused)} not used, {len(self.initialized)} "
+        line += "newly initialised" if fresh else "not in the file"
+        if self.initialized:
+            line += f" ({', '.join(self.missing_parts)})"
+        lines = [line]
         if self.unused:
             lines.append(f"not used: {listed(self.unused)}")
-        if self.initialized:
-            lines.append(f"{what}: {listed(self.initialized)}")
         return lines + list(self.notes)
 
 
@@ -174,10 +184,12 @@ def assemble(
         notes.append(f"the table of {rows} positions is {done} to {config.max_position_embeddings}")
     if head and head.of_tokens:  # which reads no pooled vector
         parts.add("pooler")
+    missing = [weight for weight in table if weight.part not in parts]
     report = ImportReport(
         used=tuple(used),
         unused=tuple(sorted({tensor.name for tensor in tensors.values()} - set(used))),
-        initialized=tuple(weight.name for weight in table if weight.part not in parts),
+        initialized=tuple(weight.name for weight in missing),
+        missing_parts=tuple(dict.fromkeys(PART_NAMES[weight.part] for weight in missing)),
         notes=tuple(notes),
     )
     return traverse_util.unflatten_dict(flat), report

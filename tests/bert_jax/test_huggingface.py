@@ -79,7 +79,6 @@ def test_values_land_where_they_belong(tensors, config, save):
     assert report.unused == report.initialized == ()
     assert report.lines() == [
         "48 tensors used, 0 not used, 0 not in the file",
-        "buffers ignored: bert.embeddings.position_ids",
     ]
 
 
@@ -104,11 +103,8 @@ def test_absent_parts_are_reported(tensors, save):
     assert params["bert"].keys() == {"embeddings", "encoder"}
     assert params["cls"].keys() == {"predictions"}
     assert report.lines() == [
-        "44 tensors used, 1 not used, 4 not in the file",
+        "44 tensors used, 1 not used, 4 not in the file (pooler, next-sentence head)",
         "not used: classifier.weight",
-        "not in the file: bert.pooler.dense.weight, bert.pooler.dense.bias, cls.seq_relationship.weight, "
-        "cls.seq_relationship.bias",
-        "buffers ignored: bert.embeddings.position_ids",
     ]
 
 
@@ -269,7 +265,7 @@ def test_unknown_settings_are_ignored_and_defaults_are_told(tensors, config, dat
     (folder / "config.json").write_text(json.dumps(values))
     found, _, report = load_huggingface(folder)
     assert found == config
-    assert any("ignored keys pooler_fc_size, transformers_version" in note for note in report.notes)
+    assert any(note.endswith("ignored keys pooler_fc_size") for note in report.notes)
     assert any("no type_vocab_size, 2 is the default of Hugging Face" in note for note in report.notes)
 
 

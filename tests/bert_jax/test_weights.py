@@ -117,7 +117,7 @@ def test_both_ways_are_exact(kind):
     head = TaskHead(kind, LABELS[kind]) if kind else None
     arrays = torch_arrays(head)
     params, report = assemble(CONFIG, head, as_tensors(arrays), "source")
-    assert report == ImportReport(tuple(f"file's {name}" for name in arrays), (), (), ())
+    assert report == ImportReport(tuple(f"file's {name}" for name in arrays), (), (), (), ())
     back = {weight.name: array for weight, array in disassemble(CONFIG, head, params)}
     assert back.keys() == arrays.keys()
     for name, array in arrays.items():
