@@ -66,7 +66,7 @@ def _one_thread(function):
 def check_installed() -> None:
     """Raises UserError where scikit-learn is missing."""
     if importlib.util.find_spec("sklearn") is None:
-        raise UserError("--mode=cluster needs scikit-learn: pip install 'bert_jax[cluster]'")
+        raise UserError("--mode=cluster needs scikit-learn: pip install scikit-learn")
 
 
 def document_vectors(

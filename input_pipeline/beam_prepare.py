@@ -47,7 +47,7 @@ def prepare(
         from apache_beam.options.pipeline_options import PipelineOptions
     except ImportError:
         raise UserError(
-            f"--runner={runner} needs Apache Beam (pip install 'bert_jax[beam]'); without --runner this machine does it"
+            f"--runner={runner} needs Apache Beam (pip install apache-beam); without --runner this machine does it"
         ) from None
     sources = [source for spec in input_specs for source in corpus.find_sources(spec, flag)]
     folder = files.reach(f"{os.fspath(output_folder).rstrip('/')}.blocks", "--output_dir")

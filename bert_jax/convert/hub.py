@@ -50,7 +50,7 @@ def fetch(path: str, flag: str, allow_pickled: bool = False) -> str:
         import huggingface_hub as hub
     except ImportError:
         raise UserError(
-            f"{flag}: {path} is fetched with huggingface_hub, which is missing: pip install 'bert_jax[hub]'"
+            f"{flag}: {path} is fetched with huggingface_hub, which is missing: pip install huggingface_hub"
         ) from None
     repository, revision = match.groups()
     snapshot = functools.partial(hub.snapshot_download, repository, revision=revision, cache_dir=_cache_folder())
