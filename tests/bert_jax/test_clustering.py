@@ -141,5 +141,5 @@ def test_lines_have_the_order_of_the_documents():
 
 def test_without_scikit_learn(monkeypatch):
     monkeypatch.setitem(sys.modules, "sklearn", None)
-    with pytest.raises(UserError, match=r"needs scikit-learn: pip install 'bert_jax\[cluster\]'"):
+    with pytest.raises(UserError, match=r"needs scikit-learn: pip install scikit-learn"):
         clustering.check_installed()

@@ -102,7 +102,7 @@ def test_bad_names_are_refused_before_anything_is_asked(name):
 
 def test_the_library_is_named_where_it_is_missing(monkeypatch):
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    with pytest.raises(UserError, match=r"which is missing: pip install 'bert_jax\[hub\]'$"):
+    with pytest.raises(UserError, match=r"which is missing: pip install huggingface_hub$"):
         hub.fetch("hf://a/b", "--flag")
 
 

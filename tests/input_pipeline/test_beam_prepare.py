@@ -19,7 +19,7 @@ def beam():
 
 def test_without_beam_the_extra_is_named(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "apache_beam", None)
-    with pytest.raises(UserError, match=r"--runner=DirectRunner needs Apache Beam \(pip install 'bert_jax\[beam\]'\)"):
+    with pytest.raises(UserError, match=r"--runner=DirectRunner needs Apache Beam \(pip install apache-beam\)"):
         beam_prepare.prepare(["builtin"], TOKENIZER, tmp_path / "store", runner="DirectRunner")
     assert os.listdir(tmp_path) == []
 
