@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 import types
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -160,13 +161,18 @@ class BertConfig:
             raise UserError(f"{source}: not JSON: a number has too many digits") from None
         if not isinstance(values, dict):
             raise UserError(f"{source}: a JSON object of settings is needed, not a {type(values).__name__}")
+        values = {key: value for key, value in values.items() if value is not None}
         for key, supported in _ONLY_SUPPORTED.items():
             if values.get(key, supported) != supported:
                 raise UserError(f"{source}: {key} {values[key]!r} is not supported, only {supported!r}")
         if values.get("embedding_size", values.get("hidden_size")) != values.get("hidden_size"):
             raise UserError(f"{source}: embedding_size {values['embedding_size']!r} must be equal to hidden_size")
 
-        hugging_face = "model_type" in values or "architectures" in values
+        classes = values.get("architectures")
+        classes = classes if isinstance(classes, list) and all(isinstance(name, str) for name in classes) else []
+        if classes and "model_type" not in values and not any(name.startswith("Bert") for name in classes):
+            raise UserError(f"{source}: architectures {', '.join(classes)} is not supported, only those of BERT")
+        hugging_face = "model_type" in values or "architectures" in values or os.path.basename(source) == "config.json"
         if "vocab_size" not in values and not hugging_face:
             raise UserError(f"{source}: the key vocab_size is missing")
         known = {field.name for field in dataclasses.fields(cls)}

@@ -9,9 +9,10 @@ from input_pipeline.errors import UserError
 
 HEAD_FILE = "task_head.json"
 
-# How the outputs are read off the encoder: from the pooled vector, one for each label; a number; from the pooled vector
-# of each of several choices; from each token, one for each label; from each token, its scores as start and as end.
-KINDS = ("classification", "regression", "multiple_choice", "tagging", "span")
+# How the outputs are read off the encoder: from the pooled vector, one for each label, of which one holds or any number
+# do; a number; from the pooled vector of each of several choices; from each token, one for each label; from each token,
+# its scores as start and as end.
+KINDS = ("classification", "multi_label", "regression", "multiple_choice", "tagging", "span")
 FIXED_OUTPUTS = {"regression": ("value",), "multiple_choice": ("choice",), "span": ("start", "end")}
 TOKEN_KINDS = ("tagging", "span")
 
@@ -36,19 +37,22 @@ def make_head(kind: str, labels: Any, source: str) -> TaskHead:
     """A head of checked kind and labels.
 
     Args:
-        labels: a list of different names; None for kinds whose outputs are fixed.
+        labels: a list of different names; None for kinds whose outputs are fixed. A regression may name its number.
         source: where they are from, for errors.
 
     Raises:
-        UserError: an unknown kind, or labels that are no list of different names.
+        UserError: an unknown kind, or labels that are no list of different names, or too many.
     """
     if kind not in KINDS:
         raise UserError(f"{source}: the kind of the task is {kind!r}, not one of {', '.join(KINDS)}")
-    labels = list(FIXED_OUTPUTS.get(kind, ())) or labels
+    if not (kind == "regression" and labels):
+        labels = list(FIXED_OUTPUTS.get(kind, ())) or labels
     if not (isinstance(labels, list | tuple) and labels and all(isinstance(label, str) for label in labels)):
         raise UserError(f"{source}: {kind} needs a list of label names")
     if len(set(labels)) < len(labels):
         raise UserError(f"{source}: the label {max(labels, key=labels.count)!r} stands there twice")
+    if kind == "regression" and len(labels) > 1:
+        raise UserError(f"{source}: a regression has one output, not {len(labels)}")
     return TaskHead(kind, tuple(labels))
 
 

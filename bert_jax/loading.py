@@ -52,7 +52,7 @@ def load(
     extend_positions: bool = False,
     allow_pickled_weights: bool = False,
     precision: str = "f32",
-    message: Callable[[str], None] = logging.info,
+    message: Callable[[str], None] | None = logging.info,
 ) -> LoadedBert:
     """Loads a checkpoint of any kind.
 
@@ -67,13 +67,16 @@ def load(
         extend_positions: repeat a position table that is shorter than max_position_embeddings.
         allow_pickled_weights: read .bin files, with PyTorch's loader for weights only.
         precision: "f32" or "bf16", the dtype that the module computes in.
-        message: takes lines about what was found and used.
+        message: takes lines about what was found and used; None drops them.
 
     Raises:
         UserError: nothing readable, or weights, configuration and vocabulary that do not fit together.
     """
     if precision not in PRECISIONS:
         raise UserError(f"precision must be one of {', '.join(PRECISIONS)}, not {precision!r}")
+    if not isinstance(path, str | os.PathLike) or not isinstance(os.fspath(path), str):
+        raise UserError(f"a checkpoint is named by a path, which is a str or a pathlib.Path, not by {path!r}")
+    message = message or (lambda line: None)
     source = checkpoints.find(os.fspath(path), allow_pickled=allow_pickled_weights)
     beside = checkpoints.flags_beside(source)
     do_lower_case = beside.get("do_lower_case") if do_lower_case is None and vocab_file is None else do_lower_case

@@ -63,12 +63,13 @@ def find(path: str, flag: str = "--init_checkpoint", allow_pickled: bool = False
     if len(matches) > 1:
         raise UserError(f"{flag}={path} names {len(matches)} files, but one checkpoint is needed: {', '.join(matches)}")
     place = files.as_path(matches[0])
-    if place.parent.name == CHECKPOINTS:
-        return source("run", os.fspath(place), os.fspath(place.parent.parent))
-    if place.is_dir() and ((place / RUN_FILE).exists() or (place / CHECKPOINTS).exists()):
-        return source("run", os.fspath(place), os.fspath(place))
-    if is_huggingface(place, flag):
+    marks = [(place / name).exists() for name in (RUN_FILE, CHECKPOINTS)]
+    if is_huggingface(place, flag) and not all(marks):
         return source("huggingface", os.fspath(place), os.fspath(place if place.is_dir() else place.parent))
+    if place.parent.name == CHECKPOINTS and place.name.isdigit():
+        return source("run", os.fspath(place), os.fspath(place.parent.parent))
+    if any(marks):
+        return source("run", os.fspath(place), os.fspath(place))
     raise UserError(
         f"{flag}: {name} holds no weights that are known here: give the output folder of a run, a Hugging Face folder "
         "(model.safetensors), the prefix of a TF1 checkpoint (bert_model.ckpt), or hf://ORG/NAME"
@@ -87,9 +88,10 @@ def flags_beside(source: Source) -> dict[str, Any]:
     if any((folder / name).exists() for name in VOCABULARY_FILES):
         found["vocab_file"] = source.folder
         # Google's folders say it by their names only: uncased_L-12_H-768_A-12, multi_cased_...
-        casing = re.findall(r"(?<![a-z])(un)?cased(?![a-z])", folder.name.lower())
+        own_names = [os.path.basename(place) for place in (os.path.abspath(folder), os.path.realpath(folder))]
+        casing = re.search(r"(?<![a-z])(un)?cased(?![a-z])", "/".join(own_names).lower())
         if source.kind == "tf1" and casing and not (folder / "tokenizer_config.json").exists():
-            found["do_lower_case"] = casing[0] == "un"
+            found["do_lower_case"] = casing[1] == "un"
     return found
 
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import itertools
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
@@ -26,10 +27,18 @@ INDEX_FILE = "model.safetensors.index.json"
 # Names of the classes that the kinds of heads belong to. A regression is a classification with one output there.
 ARCHITECTURES = {
     "classification": "BertForSequenceClassification",
+    "multi_label": "BertForSequenceClassification",
     "regression": "BertForSequenceClassification",
     "multiple_choice": "BertForMultipleChoice",
     "tagging": "BertForTokenClassification",
     "span": "BertForQuestionAnswering",
+}
+
+# What tells apart the kinds of one class, under the key problem_type.
+PROBLEMS = {
+    "classification": "single_label_classification",
+    "multi_label": "multi_label_classification",
+    "regression": "regression",
 }
 
 _PICKLED = ("pytorch_model.bin", "pytorch_model.bin.index.json")
@@ -41,6 +50,9 @@ _HEADS = ("cls.", "classifier.", "qa_outputs.")
 _DTYPES = ("F64", "F32", "F16", "BF16")
 # First parts of the names in files of other models, of which some have all that BERT has and more.
 _OTHER_MODELS = ("roberta", "distilbert", "albert", "electra", "deberta", "longformer", "mpnet", "xlm", "transformer")
+# The same for parts of theirs, which lie beside an encoder that may have BERT's names.
+_OTHER_PARTS = ("lm_head", "lm_predictions", "embeddings_project", "discriminator_predictions", "sop_classifier")
+_OTHER_PARTS += ("generator_predictions", "generator_lm_head", "vocab_projector", "vocab_transform")
 
 
 def is_huggingface(path: str | os.PathLike, flag: str = "--init_checkpoint") -> bool:
@@ -48,17 +60,21 @@ def is_huggingface(path: str | os.PathLike, flag: str = "--init_checkpoint") -> 
     if has_safetensors(path, flag):
         return True
     place = files.reach(path, flag)
-    return place.suffix == ".bin" or (place.is_dir() and any(child.name in _PICKLED for child in place.iterdir()))
+    if place.is_dir():
+        return any(child.name in _PICKLED and not child.is_dir() for child in place.iterdir())
+    return place.suffix == ".bin"
 
 
 def has_safetensors(path: str | os.PathLike, flag: str = "--init_checkpoint") -> bool:
     """Whether the path is a safetensors file, or a folder with one."""
     place = files.reach(path, flag)
-    if place.suffix == ".safetensors":
-        return True
-    return place.is_dir() and any(
-        child.suffix == ".safetensors" or child.name == INDEX_FILE for child in place.iterdir()
-    )
+    if not place.is_dir():
+        return place.suffix == ".safetensors"
+    with files.user_errors(place, flag):
+        return any(
+            (child.suffix == ".safetensors" or child.name == INDEX_FILE) and not child.is_dir()
+            for child in place.iterdir()
+        )
 
 
 def load_huggingface(
@@ -136,37 +152,58 @@ def find_head(path: str | os.PathLike, flag: str, allow_pickled: bool = False) -
         with contextlib.suppress(ValueError, RecursionError):
             values = json.loads(files.read_text(folder / CONFIG_FILE, flag))
     values = values if isinstance(values, dict) else {}
-    classes = values.get("architectures") or []
+    classes = values.get("architectures")
+    classes = classes if isinstance(classes, list) else []
     kind = next((kind for kind, name in ARCHITECTURES.items() if name in classes), None)
     if "qa_outputs.weight" in shapes:
         kind = "span"
     elif kind is None:
         kind = "classification" if has_pooler else "tagging"
     outputs = next(iter(shapes.values()))[0]
-    if kind == "classification" and outputs == 1:
-        kind = "regression"
+    if kind == "classification":
+        if values.get("problem_type") == PROBLEMS["multi_label"]:
+            kind = "multi_label"
+        elif outputs == 1:
+            kind = "regression"
     names = values.get("id2label")
     names = names if isinstance(names, dict) else {}
-    labels = [str(names.get(str(i), f"LABEL_{i}")) for i in range(outputs)]
-    labels = [f"{label}_{i}" if label in labels[:i] else label for i, label in enumerate(labels)]
+    labels = _different([str(names.get(str(i), f"LABEL_{i}")) for i in range(outputs)])
+    if kind == "regression" and labels == ["LABEL_0"]:  # the name that Transformers makes up
+        labels = None
     return make_head(kind, labels, f"{flag}: {folder / CONFIG_FILE}")
+
+
+def _different(labels: list[str]) -> list[str]:
+    """The labels, with a number behind each that is there already."""
+    taken, result = set(labels), []
+    for i, label in enumerate(labels):
+        if label in result:
+            label = next(name for n in itertools.count(i) if (name := f"{label}_{n}") not in taken)
+            taken.add(label)
+        result.append(label)
+    return result
 
 
 def canonical(raw: Mapping[str, Tensor], source: str) -> dict[str, Tensor]:
     """The tensors of a file by their names in weight_table; names of other things stay as they are.
 
     Raises:
-        UserError: the names are those of another model than BERT.
+        UserError: the names are those of another model than BERT, or two are names of one tensor.
     """
     names = {name: name.removeprefix("_orig_mod.").removeprefix("module.") for name in raw}  # PyTorch's own wrappers
     for name in names.values():
-        if name.partition(".")[0] in _OTHER_MODELS:
-            raise UserError(f"{source}: {name} belongs to another model than BERT ({name.partition('.')[0]})")
+        first = name.partition(".")[0]
+        if first in _OTHER_MODELS:
+            raise UserError(f"{source}: {name} belongs to another model than BERT ({first})")
+        if first in _OTHER_PARTS:
+            raise UserError(f"{source}: {name} is part of another model than BERT")
     prefixed = any(name.startswith("bert.") for name in names.values())
     tensors = {}
     for name, short in names.items():
         full = short if prefixed or short.startswith(_HEADS) else f"bert.{short}"
         full = full.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
+        if full in tensors:
+            raise UserError(f"{source}: {tensors[full].name} and {name} are names of one tensor")
         tensors[full] = raw[name]
     return tensors
 
@@ -175,24 +212,34 @@ def canonical(raw: Mapping[str, Tensor], source: str) -> dict[str, Tensor]:
 def _open_tensors(path: str | os.PathLike, flag: str, allow_pickled: bool) -> Iterator[tuple[Path, dict[str, Tensor]]]:
     """The folder of `path`, and all tensors by their names in the files."""
     place = files.as_path(path)
-    single = place.suffix in (".safetensors", ".bin")
+    single = place.suffix in (".safetensors", ".bin") and not place.is_dir()
     if single:
         files.size_and_mtime(place, flag)
     folder = Path(files.local_folder(place.parent if single else place, flag))
     with contextlib.ExitStack() as stack:
         tensors: dict[str, Tensor] = {}
+        places: dict[str, Path] = {}
         for file in [folder / place.name] if single else _weight_files(folder, path, flag, allow_pickled):
             if file.suffix == ".bin":
                 if not allow_pickled:
-                    raise _pickled_error(path, flag)
-                tensors |= open_pickled(file, flag)
-                continue
-            handle = stack.enter_context(_open(file, flag))
-            for name in handle.keys():  # noqa: SIM118
-                part = handle.get_slice(name)
-                read = functools.partial(_read, part, name, f"{flag}: {file}")
-                tensors[name] = Tensor(name, tuple(part.get_shape()), read)
+                    raise _pickled_error([file], folder, path, flag)
+                found = open_pickled(file, flag)
+            else:
+                found = _slices(stack.enter_context(_open(file, flag)), f"{flag}: {file}")
+            for name, tensor in found.items():
+                if name in tensors:
+                    raise UserError(f"{flag}: {path}: {name} is both in {places[name].name} and in {file.name}")
+                tensors[name], places[name] = tensor, file
         yield folder, tensors
+
+
+def _slices(handle: Any, source: str) -> dict[str, Tensor]:
+    """The tensors of an open safetensors file."""
+    slices = {name: handle.get_slice(name) for name in handle.keys()}  # noqa: SIM118
+    return {
+        name: Tensor(name, tuple(part.get_shape()), functools.partial(_read, part, name, source))
+        for name, part in slices.items()
+    }
 
 
 def _read(part: Any, name: str, source: str) -> np.ndarray:
@@ -229,7 +276,7 @@ def _fitting_config(folder: Path, config: BertConfig | None, flag: str) -> tuple
 def _weight_files(folder: Path, path: str | os.PathLike, flag: str, allow_pickled: bool) -> list[Path]:
     if (folder / INDEX_FILE).is_file():
         return _shards(folder, INDEX_FILE, flag)
-    found = sorted(folder.glob("*.safetensors"))
+    found = sorted(file for file in folder.glob("*.safetensors") if not file.is_dir())
     if folder / WEIGHTS_FILE in found:
         return [folder / WEIGHTS_FILE]
     if len(found) == 1:
@@ -238,9 +285,10 @@ def _weight_files(folder: Path, path: str | os.PathLike, flag: str, allow_pickle
         raise UserError(f"{flag}: {path} has several safetensors files and no {INDEX_FILE}: name one of the files")
     weights, index = _PICKLED
     if (folder / weights).is_file() or (folder / index).is_file():
+        found = [folder / weights] if (folder / weights).is_file() else _shards(folder, index, flag)
         if not allow_pickled:
-            raise _pickled_error(path, flag)
-        return [folder / weights] if (folder / weights).is_file() else _shards(folder, index, flag)
+            raise _pickled_error(found, folder, path, flag)
+        return found
     raise UserError(f"{flag}: no {WEIGHTS_FILE} and no {INDEX_FILE} in {path}")
 
 
@@ -252,12 +300,17 @@ def _shards(folder: Path, index: str, flag: str) -> list[Path]:
         raise UserError(f"{flag}: {folder / index} is not the index of a model") from None
 
 
-def _pickled_error(path: str | os.PathLike, flag: str) -> UserError:
-    file = path if os.fspath(path).endswith(".bin") else os.path.join(path, _PICKLED[0])
+def _pickled_error(found: list[Path], folder: Path, path: str | os.PathLike, flag: str) -> UserError:
+    names = [os.fspath(file) for file in found]
+    if len(names) > 1:
+        index = os.fspath(folder / _PICKLED[1])
+        which = f"{{'{folder}/' + name for name in json.load(open('{index}'))['weight_map'].values()}}"
+    else:
+        which = str(names)
     convert = (
-        f"import torch, safetensors.torch as s; w = torch.load('{file}', weights_only=True); "
-        "s.save_file({k: v.contiguous().clone() for k, v in w.items()}, "
-        f"'{os.path.join(os.path.dirname(file), WEIGHTS_FILE)}')"
+        f"import json, torch, safetensors.torch as s; files = {which}; "
+        "w = {k: v.contiguous().clone() for f in files for k, v in torch.load(f, weights_only=True).items()}; "
+        f"s.save_file(w, '{folder / WEIGHTS_FILE}')"
     )
     return UserError(
         f"{flag}: {path} has only pickled weights, which could run code when read: give --allow_pickled_weights to "

@@ -9,7 +9,7 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from bert_jax.config import BertConfig
-from bert_jax.convert.huggingface import ARCHITECTURES, CONFIG_FILE, INDEX_FILE, WEIGHTS_FILE
+from bert_jax.convert.huggingface import ARCHITECTURES, CONFIG_FILE, INDEX_FILE, PROBLEMS, WEIGHTS_FILE
 from bert_jax.convert.weights import Weight, disassemble, unstack_layers, weight_table
 from bert_jax.heads import TaskHead
 from input_pipeline import files
@@ -89,6 +89,8 @@ def export_huggingface(
     _write_weights(folder, kept, disassemble(config, head, params), prefix, max_shard_bytes)
     pad_id = tokenizer.pad_id if tokenizer else 0
     files.write_json_atomic(folder / CONFIG_FILE, _settings(config, head, architecture, pad_id))
+    if other := _ACTIVATIONS.get(config.hidden_act):
+        notes.append(f"hidden_act {config.hidden_act} is written as {other}, the name of the same function there")
     if tokenizer:
         notes += _write_tokenizer(folder, tokenizer, config.max_position_embeddings)
     return notes
@@ -157,7 +159,7 @@ def _settings(config: BertConfig, head: TaskHead | None, architecture: str, pad_
     if head:
         settings["id2label"] = {str(i): label for i, label in enumerate(head.labels)}
         settings["label2id"] = {label: i for i, label in enumerate(head.labels)}
-    if problem := {"regression": "regression", "classification": "single_label_classification"}.get(head and head.kind):
+    if problem := PROBLEMS.get(head and head.kind):
         settings["problem_type"] = problem
     return settings
 

@@ -24,7 +24,8 @@ CONFIG_FILE = "bert_config.json"
 ACTIVATION_KEY = "bert_jax_hidden_act"
 
 _PARTS = re.compile(r"\.(index|meta|data-\d{5}-of-\d{5})$")
-_GLOB_CHARACTERS = re.compile(r"[*?\[\\]")
+# TensorFlow takes local paths with them for patterns when it reads.
+GLOB_CHARACTERS = re.compile(r"[*?\[\\]")
 
 # What optimizers keep for each variable, in a scope of the variable's name, and what training counts besides.
 _SLOTS = re.compile(
@@ -115,7 +116,8 @@ def find_head(prefix: str, flag: str = "--init_checkpoint") -> TaskHead | None:
     if described:
         kind, labels = described
     elif name == "output_weights":
-        kind, labels = "regression" if count == 1 else "classification", [f"LABEL_{i}" for i in range(count)]
+        kind = "regression" if count == 1 else "classification"
+        labels = [f"LABEL_{i}" for i in range(count)] if count > 1 else None
     else:
         kind, labels = "span", None
     head = make_head(kind, labels, f"{flag}: {prefix}")
@@ -171,7 +173,7 @@ def load_tf1(
     if all(name in tensors for name in _POOLER) and not any(tensors[name].read().any() for name in _POOLER):
         tensors = {name: tensor for name, tensor in tensors.items() if name not in _POOLER}
         notes.append("its pooler is all zeros, which stands for none")
-    params, report = assemble(config, head, tensors, source, extend_positions)
+    params, report = assemble(config, head, tensors, source, extend_positions, lambda weight: weight.google_name)
     if training:
         kinds = sorted({name.rpartition("/")[2] for name in training})
         notes.append(f"{len(training)} variables of training ignored: {listed(kinds)}")
@@ -184,7 +186,9 @@ def _prefix_in(folder: epath.Path, flag: str) -> str | None:
     if len(found) > 1 and "checkpoint" in names:
         from input_pipeline.host_tensorflow import tf
 
-        state = tf.train.get_checkpoint_state(os.fspath(folder))
+        state = None
+        with contextlib.suppress(UnicodeDecodeError):
+            state = tf.train.get_checkpoint_state(os.fspath(folder))
         latest = state and os.path.basename(state.model_checkpoint_path)  # the folder may have been moved
         found = [latest] if latest in found else found
     if len(found) > 1:
@@ -194,7 +198,7 @@ def _prefix_in(folder: epath.Path, flag: str) -> str | None:
 
 def _open(prefix: str, flag: str) -> tuple[Any, dict[str, list[int]]]:
     """TensorFlow's reader of a checkpoint, which reads a variable when it is asked for it, and the shapes by name."""
-    if not files.is_remote(prefix) and (special := _GLOB_CHARACTERS.search(prefix)):
+    if not files.is_remote(prefix) and (special := GLOB_CHARACTERS.search(prefix)):
         raise UserError(f"{flag}: TensorFlow reads no checkpoint at {prefix}, because of the {special[0]} in its name")
     files.size_and_mtime(f"{prefix}.index", flag)
     from input_pipeline.host_tensorflow import tf

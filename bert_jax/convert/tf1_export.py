@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from bert_jax.config import BertConfig
-from bert_jax.convert.tf1 import ACTIVATION_KEY, CONFIG_FILE
+from bert_jax.convert.tf1 import ACTIVATION_KEY, CONFIG_FILE, GLOB_CHARACTERS
 from bert_jax.convert.weights import disassemble, listed, unstack_layers, weight_table
 from bert_jax.heads import TaskHead
 from input_pipeline import files
@@ -46,8 +46,12 @@ def export_tf1(
         Lines for the user: what Google's programs do differently, or have to be told.
 
     Raises:
-        UserError: Google's code cannot compute such a model, or the folder cannot be written.
+        UserError: Google's code cannot compute such a model, or the folder cannot be written, or not read afterwards.
     """
+    if special := GLOB_CHARACTERS.search(os.fspath(folder)):
+        raise UserError(
+            f"--output_dir: TensorFlow reads no checkpoint from a path with {special[0]} in it: choose another folder"
+        )
     values, notes = _google_config(config)
     arrays = {}
     for weight, array in disassemble(config, head, unstack_layers(params)):

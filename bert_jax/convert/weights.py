@@ -145,6 +145,7 @@ def assemble(
     tensors: Mapping[str, Tensor],
     source: str,
     extend_positions: bool = False,
+    name_of: Callable[[Weight], str] = lambda weight: weight.name,
 ) -> tuple[dict[str, Any], ImportReport]:
     """The tree of parameters that a file's tensors make up.
 
@@ -155,6 +156,7 @@ def assemble(
         config, head: what is wanted.
         tensors: by their names in weight_table; others count as not used.
         source: the flag and the path, for errors.
+        name_of: the name of a parameter that is missing, for errors.
 
     Returns:
         A nested dict of float32 NumPy arrays for the parts that are there (see merge_into), and what was used.
@@ -175,7 +177,7 @@ def assemble(
         if weight.part in outside and weight.name in tensors:
             shape = list(tensors[weight.name].shape)
             notes.append(f"{tensors[weight.name].name} {shape} skipped: this task has {len(head.labels)} outputs")
-    _check_names_and_shapes(wanted, tensors, config, source, extend_positions)
+    _check_names_and_shapes(wanted, tensors, config, source, extend_positions, name_of)
     flat = {weight.path: from_torch(weight, _read(tensors[weight.name], source)) for weight in wanted}
     used = [tensors[weight.name].name for weight in wanted]
     rows = tensors[POSITION_EMBEDDINGS].shape[0]
@@ -260,10 +262,15 @@ def listed(names: Iterable[str], most: int = 8) -> str:
 
 
 def _check_names_and_shapes(
-    wanted: list[Weight], tensors: Mapping[str, Tensor], config: BertConfig, source: str, extend_positions: bool
+    wanted: list[Weight],
+    tensors: Mapping[str, Tensor],
+    config: BertConfig,
+    source: str,
+    extend_positions: bool,
+    name_of: Callable[[Weight], str],
 ) -> None:
     """Raises UserError unless the file has all that is wanted, in the right shape, and nothing more in the encoder."""
-    if missing := [weight.name for weight in wanted if weight.name not in tensors]:
+    if missing := [name_of(weight) for weight in wanted if weight.name not in tensors]:
         if not any(weight.part == "encoder" and weight.name in tensors for weight in wanted):
             names = [tensor.name for tensor in tensors.values()]
             raise UserError(f"{source} is not a BERT model: nothing of its encoder is among {listed(names, 3)}")

@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import shutil
 
 import jax
 import numpy as np
@@ -139,6 +140,43 @@ def test_casing_by_the_name_of_a_folder_of_google(tmp_path, name, do_lower_case)
     source = checkpoints.find(str(folder))
     assert source.kind == "tf1"
     assert checkpoints.flags_beside(source).get("do_lower_case") is do_lower_case
+
+
+def test_casing_by_a_folder_that_is_not_named(tmp_path, monkeypatch):
+    folder = tmp_path / "cased_L-2"
+    folder.mkdir()
+    for file in ("bert_model.ckpt.index", "vocab.txt", "bert_config.json"):
+        (folder / file).write_text("{}")
+    (tmp_path / "link").symlink_to(folder)
+    (tmp_path / "uncased_link").symlink_to(folder)
+    casing = lambda path: checkpoints.flags_beside(checkpoints.find(path)).get("do_lower_case")
+    assert casing(f"{tmp_path}/link") is False
+    assert casing(f"{tmp_path}/uncased_link") is True  # the name that was given counts more
+    monkeypatch.chdir(folder)
+    assert casing(".") is casing("bert_model.ckpt") is casing("../cased_L-2/") is False
+
+
+def test_folders_named_checkpoints_are_known_by_their_content(places, tmp_path):
+    """Only a number below one is a step of a run."""
+    mine = tmp_path / "checkpoints"
+    shutil.copytree(places / "huggingface", mine / "minilm")
+    shutil.copytree(places / "huggingface", mine / "7")
+    shutil.copytree(places / "tf1", mine / "google")
+    for name in ("model.safetensors", "config.json"):
+        shutil.copy(places / "huggingface" / name, mine)
+    shutil.copytree(mine, tmp_path / "nested" / "checkpoints")
+    for name in ("model.safetensors", "config.json"):
+        shutil.copy(places / "huggingface" / name, tmp_path / "nested")
+    for path in ("minilm", "7", "", "model.safetensors", "../nested"):
+        source = checkpoints.find(os.path.normpath(mine / path))
+        assert source.kind == "huggingface"
+        assert_equal_trees(checkpoints.read(source, CONFIG)[0], BERT.params)
+    assert checkpoints.find(f"{mine}/google").kind == "tf1"
+    shutil.copy(places / "huggingface/model.safetensors", shutil.copytree(places / "run", tmp_path / "run"))
+    assert checkpoints.find(f"{tmp_path}/run").kind == "run"
+    (mine / "empty").mkdir()
+    with pytest.raises(UserError, match="holds no weights that are known here"):
+        checkpoints.find(f"{mine}/empty")
 
 
 def test_the_gelu_of_google_is_the_tanh_form():

@@ -71,7 +71,9 @@ def test_google_defaults_type_vocab_size_to_16():
         ({"embedding_size": 6}, "embedding_size 6 must be equal to hidden_size"),
         ({"hidden_size": 10}, "hidden_size 10 must be a multiple of num_attention_heads 3"),
         ({"hidden_act": "mish"}, "hidden_act must be one of gelu, gelu_new, .*, not 'mish'"),
-        ({"hidden_act": None}, "hidden_act must be one of .*, not None"),
+        ({"hidden_act": ""}, "hidden_act must be one of .*, not ''"),
+        ({"architectures": ["RobertaModel"]}, "architectures RobertaModel is not supported, only those of BERT"),
+        ({"architectures": ["ElectraModel", "X"]}, "architectures ElectraModel, X is not supported"),
         ({"hidden_dropout_prob": 1.0}, r"hidden_dropout_prob must be a number in \[0, 1\), not 1.0"),
         ({"attention_probs_dropout_prob": -0.1}, r"attention_probs_dropout_prob must be .*, not -0.1"),
         ({"hidden_dropout_prob": float("nan")}, "hidden_dropout_prob must be a number .*, not nan"),
@@ -88,6 +90,27 @@ def test_google_defaults_type_vocab_size_to_16():
 def test_bad_settings_are_named(change, complaint):
     with pytest.raises(UserError, match=r"^c\.json: " + complaint):
         read(GOOGLE | change)
+
+
+def test_null_stands_for_not_set():
+    assert read(GOOGLE | {"hidden_act": None, "is_decoder": None, "embedding_size": None}) == read(GOOGLE)
+    with pytest.raises(UserError, match=r"^c\.json: the key vocab_size is missing"):
+        read(GOOGLE | {"vocab_size": None})
+
+
+@pytest.mark.parametrize("classes", [3, "RobertaModel", [], [5], [None, "RobertaModel"], {}, ["BertModel", "X"]])
+def test_architectures_that_say_nothing_against_bert(classes):
+    assert read(GOOGLE | {"architectures": classes}) == read(GOOGLE)
+
+
+def test_a_model_type_says_more_than_architectures():
+    assert read(HUGGING_FACE | {"architectures": ["MyClassifier"]}) == read(HUGGING_FACE)
+
+
+def test_config_json_is_of_hugging_face(tmp_path):
+    file = tmp_path / "config.json"
+    file.write_text('{"hidden_size": 768}')
+    assert BertConfig.from_file(file) == BertConfig()
 
 
 def test_bad_json_is_located():

@@ -8,7 +8,7 @@ from input_pipeline.errors import UserError
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_saved_heads_come_back(kind, tmp_path):
-    head = make_head(kind, ["no", "yes"], "source")
+    head = make_head(kind, ["no", "yes"] if kind != "regression" else ["stars"], "source")
     head.save(tmp_path)
     assert read_head(tmp_path, "--flag") == head
     assert head.of_tokens is (kind in ("tagging", "span"))
@@ -18,7 +18,9 @@ def test_saved_heads_come_back(kind, tmp_path):
     ("kind", "labels"), [("regression", ("value",)), ("multiple_choice", ("choice",)), ("span", ("start", "end"))]
 )
 def test_fixed_outputs_need_no_labels(kind, labels):
-    assert make_head(kind, None, "source") == make_head(kind, ["x"], "source") == TaskHead(kind, labels)
+    assert make_head(kind, None, "source") == make_head(kind, list(labels), "source") == TaskHead(kind, labels)
+    own = ("x",) if kind == "regression" else labels
+    assert make_head(kind, ["x"], "source") == TaskHead(kind, own)
 
 
 def test_no_file_is_no_head(tmp_path):
@@ -28,13 +30,14 @@ def test_no_file_is_no_head(tmp_path):
 @pytest.mark.parametrize(
     ("kind", "labels", "complaint"),
     [
-        ("ranking", ["a"], "the kind of the task is 'ranking', not one of classification, regression"),
+        ("ranking", ["a"], "the kind of the task is 'ranking', not one of classification, multi_label, "),
         (["span"], ["a"], r"the kind of the task is \['span'\]"),
         ("classification", None, "classification needs a list of label names"),
         ("classification", [], "needs a list of label names"),
         ("classification", "yes", "needs a list of label names"),
         ("tagging", ["O", 1], "tagging needs a list of label names"),
         ("tagging", ["O", "B", "O"], "the label 'O' stands there twice"),
+        ("regression", ["a", "b"], "a regression has one output, not 2"),
     ],
 )
 def test_bad_heads_are_named(kind, labels, complaint):

@@ -16,6 +16,7 @@ from bert_jax.config import BertConfig
 from bert_jax.convert.huggingface import find_head, has_safetensors, is_huggingface, load_huggingface
 from bert_jax.heads import TaskHead
 from bert_jax.modeling import BertForPreTraining
+from input_pipeline import files
 from input_pipeline.errors import UserError
 
 FILE = "model.safetensors"
@@ -129,7 +130,13 @@ def test_shards(tensors, save):
     index = folder / "model.safetensors.index.json"
     index.write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
     assert_equal_trees(load_huggingface(folder)[1], expected)
-    (folder / "model-00002-of-00002.safetensors").unlink()
+    second = folder / "model-00002-of-00002.safetensors"
+    save_file({name: tensors[name] for name in names[1:2] + names[1::2] + names[:1]}, second)
+    with pytest.raises(
+        UserError, match=rf"{re.escape(names[0])} is both in model-00001\S+ and in model-00002-of-00002\.safetensors$"
+    ):
+        load_huggingface(folder)
+    second.unlink()
     with pytest.raises(UserError, match=r"no such file or folder: .*model-00002-of-00002\.safetensors"):
         load_huggingface(folder)
     for damaged in ("[]", '{"weight_map": {"x": 5}}', '{"weight_map": {"x": []}}', "[" * 100_000):
@@ -224,6 +231,14 @@ def test_what_shapes_cannot_tell_is_compared(tensors, config, save):
             r"roberta\.bert\.\S+ belongs to another model than BERT \(roberta\)$",
         ),
         (
+            lambda t: t | {"lm_head.dense.weight": t[WORDS]},
+            r"lm_head\.dense\.weight is part of another model than BERT$",
+        ),
+        (
+            lambda t: t | {"bert.embeddings.LayerNorm.gamma": t["bert.embeddings.LayerNorm.weight"]},
+            r": bert\.embeddings\.LayerNorm\.(gamma|weight) and bert\.\S+\.(gamma|weight) are names of one tensor$",
+        ),
+        (
             lambda t: {"model.layers.0.mlp.weight": t[WORDS]},
             r"is not a BERT model: nothing of its encoder is among model\.layers\.0\.mlp\.weight$",
         ),
@@ -302,6 +317,7 @@ HEAD = {"classifier.weight": np.ones((3, 24), np.float32), "classifier.bias": np
 SPAN = {"qa_outputs.weight": np.ones((2, 24), np.float32), "qa_outputs.bias": np.zeros(2, np.float32)}
 ONE = {"classifier.weight": np.ones((1, 24), np.float32), "classifier.bias": np.zeros(1, np.float32)}
 NAMES = {"id2label": {"0": "O", "1": "B", "2": "I"}}
+MULTI = {"problem_type": "multi_label_classification"}
 
 
 @pytest.mark.parametrize(
@@ -315,6 +331,17 @@ NAMES = {"id2label": {"0": "O", "1": "B", "2": "I"}}
         (HEAD, ("bert.pooler",), NAMES, TaskHead("tagging", ("O", "B", "I"))),
         (HEAD, (), NAMES | {"architectures": ["BertForTokenClassification"]}, TaskHead("tagging", ("O", "B", "I"))),
         (ONE, (), {}, TaskHead("regression", ("value",))),
+        (ONE, (), {"id2label": {"0": "LABEL_0"}}, TaskHead("regression", ("value",))),
+        (ONE, (), {"id2label": {"0": "toxicity"}}, TaskHead("regression", ("toxicity",))),
+        (ONE, (), MULTI | {"id2label": {"0": "toxicity"}}, TaskHead("multi_label", ("toxicity",))),
+        (HEAD, (), NAMES | MULTI, TaskHead("multi_label", ("O", "B", "I"))),
+        (HEAD, (), NAMES | {"architectures": 3}, TaskHead("classification", ("O", "B", "I"))),
+        (
+            HEAD,
+            (),
+            NAMES | MULTI | {"architectures": ["BertForTokenClassification"]},
+            TaskHead("tagging", tuple("OBI")),
+        ),
         (ONE, (), {"architectures": ["BertForMultipleChoice"]}, TaskHead("multiple_choice", ("choice",))),
         (SPAN, (), {}, TaskHead("span", ("start", "end"))),
         (SPAN, ("bert.pooler",), {"architectures": ["BertForQuestionAnswering"]}, TaskHead("span", ("start", "end"))),
@@ -336,9 +363,14 @@ def test_heads_of_damaged_or_absent_configurations(tensors, save):
     assert find_head(folder / FILE, "--flag") == expected
 
 
-def test_labels_of_the_same_name_are_told_apart(tensors, save):
-    folder = save(tensors | HEAD, id2label={"0": "O", "1": "O", "2": "I"}, problem_type="regression")
-    assert find_head(folder, "--flag") == TaskHead("classification", ("O", "O_1", "I"))
+@pytest.mark.parametrize(
+    ("names", "labels"),
+    [("O O I", "O O_1 I"), ("a a a_1", "a a_2 a_1"), ("a_1 a a", "a_1 a a_2"), ("a a a", "a a_1 a_2")],
+)
+def test_labels_of_the_same_name_are_told_apart(tensors, save, names, labels):
+    names = {str(i): name for i, name in enumerate(names.split())}
+    folder = save(tensors | HEAD, id2label=names, problem_type="regression")
+    assert find_head(folder, "--flag") == TaskHead("classification", tuple(labels.split()))
 
 
 def test_a_head_is_read_in_place_of_those_of_pretraining(tensors, save):
@@ -367,6 +399,33 @@ def test_a_head_without_its_bias_is_an_error(tensors, save):
     head = TaskHead("classification", ("a", "b", "c"))
     with pytest.raises(UserError, match=r"tensors are missing: classifier\.bias$"):
         load_huggingface(save(tensors | {"classifier.weight": HEAD["classifier.weight"]}), head=head)
+
+
+@pytest.mark.parametrize("name", ["bert.safetensors", "bert.bin"])
+def test_a_folder_is_a_folder_whatever_its_name(tensors, save, name):
+    _, expected, _ = load_huggingface(folder := save(tensors))
+    (folder / name).mkdir()
+    assert not is_huggingface(folder / name)
+    assert_equal_trees(load_huggingface(folder)[1], expected)  # the other one is no file of weights
+    for file in ("config.json", FILE):
+        (folder / file).rename(folder / name / file)
+    assert has_safetensors(folder / name) and not is_huggingface(folder)
+    assert_equal_trees(load_huggingface(folder / name)[1], expected)
+    (folder / name / FILE).unlink()
+    (folder / name / FILE).mkdir()
+    (folder / name / "pytorch_model.bin").mkdir()
+    assert not is_huggingface(folder / name)
+    with pytest.raises(UserError, match=r"no model\.safetensors and no model\.safetensors\.index\.json in"):
+        load_huggingface(folder / name)
+
+
+def test_a_folder_that_is_closed(tmp_path, monkeypatch):
+    def refuse(self):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(type(files.as_path(tmp_path)), "iterdir", refuse)
+    with pytest.raises(UserError, match=r"^--flag: cannot access .*: Permission denied$"):
+        is_huggingface(tmp_path, "--flag")
 
 
 def test_unreadable_places(tensors, save, tmp_path):

@@ -23,7 +23,11 @@ HEADS = {
     "BertForQuestionAnswering": TaskHead("span", ("start", "end")),
     "BertForMultipleChoice": TaskHead("multiple_choice", ("choice",)),
 }
-REGRESSION = TaskHead("regression", ("value",))
+PROBLEMS = {
+    "single_label_classification": TaskHead("classification", ("no", "maybe", "yes")),
+    "multi_label_classification": TaskHead("multi_label", ("rude", "loud")),
+    "regression": TaskHead("regression", ("value",)),
+}
 
 
 @pytest.fixture(scope="module")
@@ -127,12 +131,14 @@ def test_task_heads_with_their_labels(name, params, config, tensors, tmp_path):
     assert_same_bits(load_huggingface(tmp_path, head=head)[1], params)
 
 
-def test_a_regression_is_a_classification_with_a_problem_type(params, config, tmp_path):
-    export_huggingface(tmp_path, config, REGRESSION, with_head(params, REGRESSION), None)
+@pytest.mark.parametrize("problem", PROBLEMS)
+def test_kinds_of_classification_differ_in_the_problem_type(problem, params, config, tmp_path):
+    head = PROBLEMS[problem]
+    export_huggingface(tmp_path, config, head, with_head(params, head), None)
     _, settings = read(tmp_path)
     assert settings["architectures"] == ["BertForSequenceClassification"]
-    assert settings["problem_type"] == "regression"
-    assert find_head(tmp_path, "--flag") == REGRESSION
+    assert settings["problem_type"] == problem
+    assert find_head(tmp_path, "--flag") == head
 
 
 def test_a_head_without_what_it_reads(params, config, tmp_path):
@@ -170,11 +176,13 @@ def test_stacked_layers_are_taken_apart(params, config, tmp_path):
 @pytest.mark.parametrize("name", ACTIVATIONS)
 def test_settings_come_back(name, params, config, tmp_path):
     changed = dataclasses.replace(config, hidden_act=name, layer_norm_eps=1e-5, hidden_dropout_prob=0.0)
-    export_huggingface(tmp_path, changed, None, params, None)
+    notes = export_huggingface(tmp_path, changed, None, params, None)
     _, settings = read(tmp_path)
     assert settings["model_type"] == "bert"
     their_name = "gelu_new" if name == "gelu_tanh" else name  # Transformers does not know gelu_tanh
     assert settings["hidden_act"] == their_name
+    renamed = "hidden_act gelu_tanh is written as gelu_new, the name of the same function there"
+    assert notes == [renamed] * (name != their_name)
     messages = []
     again = BertConfig.from_file(tmp_path / "config.json", message=messages.append)
     assert again == dataclasses.replace(changed, hidden_act=their_name)

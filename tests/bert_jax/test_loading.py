@@ -54,6 +54,16 @@ def test_a_task_keeps_its_labels(tmp_path, kind):
     assert (logits.shape, logits.dtype) == ((1, 3, 3), np.float32)
 
 
+@pytest.mark.parametrize("path", [None, b"folder", 3, ["folder"]])
+def test_a_path_is_needed(path):
+    with pytest.raises(UserError, match="a checkpoint is named by a path"):
+        bert_jax.load(path)
+
+
+def test_messages_can_be_dropped(huggingface):
+    assert bert_jax.load(huggingface, message=None).config == CONFIG
+
+
 def test_arguments_count_more_than_what_lies_there(huggingface, tmp_path_factory):
     cased = tmp_path_factory.mktemp("cased") / "vocab.txt"
     cased.write_text("\n".join([*VOCABULARY[:-1], "The"]) + "\n")

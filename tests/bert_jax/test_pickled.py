@@ -99,8 +99,11 @@ def test_shards(folder, weights, expected):
         torch.save({name: weights[name] for name in names if places[name] == place}, folder / place)
     (folder / "pytorch_model.bin.index.json").write_text(json.dumps({"weight_map": places}))
     assert_equal(load_huggingface(folder, allow_pickled=True)[1], expected[1])
-    with pytest.raises(UserError, match="only pickled weights"):
+    with pytest.raises(UserError, match="only pickled weights") as error:
         load_huggingface(folder)
+    pytest.importorskip("safetensors.torch")
+    exec(str(error.value).partition('python -c "')[2].removesuffix('"'), {})  # what the user is told to run
+    assert_equal(load_huggingface(folder)[1], expected[1])
 
 
 def test_half_precision_and_transposed_views(folder, weights):
@@ -122,6 +125,25 @@ def test_integer_weights_are_refused(folder, weights):
         load_huggingface(folder, allow_pickled=True)
 
 
+def test_weights_that_are_not_dense_are_refused(folder, weights):
+    torch = pytest.importorskip("torch")
+    meta = torch.empty_like(weights[POOLER], device="meta")
+    for value, complaint in ((weights[POOLER].to_sparse(), "is sparse_coo, not dense"), (meta, "has no values")):
+        torch.save(weights | {POOLER: value}, folder / FILE)
+        with pytest.raises(UserError, match=rf"pytorch_model\.bin: bert\.pooler\.dense\.weight {complaint}$"):
+            load_huggingface(folder, allow_pickled=True)
+
+
+def test_what_a_file_asks_for_is_named(folder):
+    torch = pytest.importorskip("torch")
+    torch.save({"x": Harmful("x")}, folder / FILE)
+    with pytest.raises(UserError, match=r"it holds more than tensors \((posix|nt)\.mkdir\)$"):
+        open_pickled(folder / FILE, "--flag")
+    (folder / FILE).write_bytes(b"")
+    with pytest.raises(UserError, match=r"is damaged: it is empty$"):
+        open_pickled(folder / FILE, "--flag")
+
+
 def test_code_in_a_file_is_never_run(folder):
     torch = pytest.importorskip("torch")
     made = folder / "made by the file"
@@ -132,9 +154,10 @@ def test_code_in_a_file_is_never_run(folder):
     ):
         write()
         with pytest.raises(
-            UserError, match=r"^[^\n]*pytorch_model\.bin holds something else than weights, or is damaged"
-        ):
+            UserError, match=r"^[^\n]*pytorch_model\.bin holds something else than weights, or is damaged: [^\n]+$"
+        ) as error:
             load_huggingface(folder, allow_pickled=True)
+        assert "weights_only" not in str(error.value)  # whose advice is to let the file run its code
         with pytest.raises(UserError, match="only pickled weights"):
             load_huggingface(folder)
         assert not made.exists()
@@ -146,8 +169,11 @@ def test_files_that_are_no_weights(folder, weights):
     whole = (folder / FILE).read_bytes()
     for content in (b"", b"no pickle", whole[: len(whole) // 2]):
         (folder / FILE).write_bytes(content)
-        with pytest.raises(UserError, match=r"^--flag: [^\n]*holds something else than weights, or is damaged[^\n]*$"):
+        with pytest.raises(
+            UserError, match=r"^--flag: [^\n]*holds something else than weights, or is damaged: [^\n]+$"
+        ) as error:
             open_pickled(folder / FILE, "--flag")
+        assert "weights_only" not in str(error.value)
     for value in ([1], {"state_dict": weights}, {1: weights[POOLER]}, weights[POOLER]):
         torch.save(value, folder / FILE)
         with pytest.raises(UserError, match="is no dict of tensors by name"):

@@ -28,6 +28,7 @@ QUERY = "bert/encoder/layer_1/attention/self/query/kernel"
 DATA_FILE = "bert_model.ckpt.data-00000-of-00001"
 HEADS = [
     TaskHead("classification", ("no", "yes", "maybe")),
+    TaskHead("multi_label", ("rude", "loud")),
     TaskHead("regression", ("value",)),
     TaskHead("multiple_choice", ("choice",)),
     TaskHead("tagging", ("O", "B-PER")),
@@ -252,7 +253,8 @@ def test_task_heads(variables, config, save):
         tf1.find_head(prefix)
     os.remove(os.path.join(os.path.dirname(prefix), "task_head.json"))
 
-    assert tf1.find_head(save(bert | {"output_weights": weights[:1], "output_bias": bias[:1]})).kind == "regression"
+    one = save(bert | {"output_weights": weights[:1], "output_bias": bias[:1]})
+    assert tf1.find_head(one) == TaskHead("regression", ("value",))
     squad = {"cls/squad/output_weights": weights[:2], "cls/squad/output_bias": bias[:2]}
     assert tf1.find_head(save(bert | squad)) == TaskHead("span", ("start", "end"))
     with pytest.raises(
@@ -278,6 +280,9 @@ def test_paths(variables, save, tmp_path):
         tf1.find_prefix(tmp_path, "--x")
     (tmp_path / "checkpoint").write_text('model_checkpoint_path: "/elsewhere/model.ckpt-9"\n')
     assert tf1.find_prefix(tmp_path) == os.fspath(tmp_path / "model.ckpt-9")
+    (tmp_path / "checkpoint").write_bytes(b"\xff\xfe")
+    with pytest.raises(UserError, match=r"several TF1 checkpoints"):
+        tf1.find_prefix(tmp_path)
     (tmp_path / "bert_model.ckpt.index").unlink()
     for path in (prefix, tmp_path / DATA_FILE):
         with pytest.raises(UserError, match=r"bert_model\.ckpt\.index is missing; a TF1 checkpoint is .*\.data-\*$"):
@@ -316,7 +321,7 @@ def test_position_tables(variables, config, save):
         ),
         (
             lambda v: {n: x for n, x in v.items() if n != QUERY},
-            r"tensors are missing: .*layer\.1\.attention\.self\.query",
+            r"tensors are missing: bert/encoder/layer_1/attention/self/query/kernel$",
         ),
         (lambda v: v | {QUERY: v[QUERY][:, :8]}, r"shapes do not fit the configuration: .*query/kernel is \[8, 24\]"),
         (lambda v: v | {WORDS: v[WORDS][:90]}, r"word_embeddings is \[90, 24\], should be \[97, 24\]$"),
@@ -372,6 +377,14 @@ def test_names_that_tensorflow_takes_for_patterns(variables, config, save, tmp_p
     (tmp_path / "a[1]").mkdir()
     with pytest.raises(UserError, match=r"reads no checkpoint at .*, because of the \[ in its name$"):
         tf1.load_tf1(save(variables, "a[1]/bert_model.ckpt"), config)
+
+
+@pytest.mark.parametrize("name", ["a[1]", "*", "?", "back\\slash"])
+def test_nothing_is_exported_to_where_tensorflow_cannot_read_it(params, config, tmp_path, name):
+    (tmp_path / name).mkdir()
+    with pytest.raises(UserError, match=r"^--output_dir: TensorFlow reads no checkpoint from a path with .* in it"):
+        export_tf1(tmp_path / name, config, None, params)
+    assert not list((tmp_path / name).iterdir())
 
 
 def test_gelu_of_google(config, tmp_path):
