@@ -20,6 +20,12 @@ PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
 _MOST_BYTES = 2**31 - 2**20
 
 
+def check_platforms(platforms: Sequence[str]) -> None:
+    """Raises UserError unless a program can be made for `platforms`."""
+    if unknown := [name for name in platforms if name not in PLATFORMS]:
+        raise UserError(f"--platforms: {unknown[0]!r} is not one of {', '.join(PLATFORMS)}")
+
+
 def export_stablehlo(folder: str | os.PathLike, bert: LoadedBert, platforms: Sequence[str]) -> list[str]:
     """Writes the program (jax.export), its signature, the configuration and the vocabulary.
 
@@ -39,8 +45,7 @@ def export_stablehlo(folder: str | os.PathLike, bert: LoadedBert, platforms: Seq
     Raises:
         UserError: an unknown platform, or more parameters than a program can hold.
     """
-    if unknown := [name for name in platforms if name not in PLATFORMS]:
-        raise UserError(f"--platforms: {unknown[0]!r} is not one of {', '.join(PLATFORMS)}")
+    check_platforms(platforms)
     size = sum(leaf.nbytes for leaf in jax.tree.leaves(bert.params))
     if size > _MOST_BYTES:
         raise UserError(f"--format=stablehlo: {size / 2**30:.1f} GiB of parameters; a program holds 2 GiB at most")

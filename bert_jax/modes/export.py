@@ -11,7 +11,7 @@ from typing import Any
 
 from bert_jax import devices, processes
 from bert_jax.convert.huggingface_export import export_huggingface
-from bert_jax.convert.stablehlo import export_stablehlo
+from bert_jax.convert.stablehlo import check_platforms, export_stablehlo
 from bert_jax.convert.tf1_export import export_tf1
 from bert_jax.loading import LoadedBert, load_from_flags
 from input_pipeline import files
@@ -33,6 +33,8 @@ def run(flags: Any) -> None:
         raise UserError("--mode=export needs --format: huggingface, tf1 or stablehlo")
     if flags.output_dir is None:
         raise UserError("--mode=export needs --output_dir: a new folder")
+    if flags.format == "stablehlo":
+        check_platforms(flags.platforms)
     check_free(flags.output_dir, flags.overwrite)
     devices.start(flags)
     if not processes.is_first():

@@ -78,7 +78,11 @@ def test_nothing_is_left_of_an_export_that_failed(run, tmp_path, monkeypatch, ca
         ({"output_dir": None}, "--mode=export needs --output_dir"),
         ({"init_checkpoint": None}, "--mode=export needs --init_checkpoint"),
         ({"init_checkpoint": "/nowhere"}, "--init_checkpoint: no such file or folder: /nowhere"),
-        ({"platforms": "gpu", "format": "stablehlo"}, "--platforms: 'gpu' is not one of"),
+        # before the weights are read
+        (
+            {"platforms": "gpu", "format": "stablehlo", "init_checkpoint": "/nowhere"},
+            "--platforms: 'gpu' is not one of",
+        ),
     ],
 )
 def test_mistakes(run, tmp_path, capsys, flags, complaint):
