@@ -12,6 +12,7 @@ import numpy as np
 
 from bert_jax import inference, partitioning
 from bert_jax.loading import LoadedBert
+from input_pipeline.arguments import list_of_texts, texts_of, whole_number, whole_numbers
 from input_pipeline.errors import UserError
 from input_pipeline.sequence_layout import PAIR_SPECIAL, Layout, lay_out
 
@@ -50,7 +51,7 @@ class FeatureSpec(NamedTuple):
         return (len(self.layers) * hidden_size,) if self.combination == "concat" else (hidden_size,)
 
 
-def feature_spec(bert: LoadedBert, layers: Sequence[int], combination: str, pooling: str) -> FeatureSpec:
+def feature_spec(bert: LoadedBert, layers: int | Iterable[int], combination: str, pooling: str) -> FeatureSpec:
     """A spec that fits the model.
 
     Raises:
@@ -60,6 +61,7 @@ def feature_spec(bert: LoadedBert, layers: Sequence[int], combination: str, pool
     for name, value, known in (("layer_combination", combination, COMBINATIONS), ("pooling", pooling, POOLINGS)):
         if value not in known:
             raise UserError(f"{name}={value} must be one of {', '.join(known)}")
+    layers = whole_numbers(layers, "layers")
     if not layers:
         raise UserError("layers: at least one is needed")
     for layer in layers:
@@ -73,7 +75,7 @@ def feature_spec(bert: LoadedBert, layers: Sequence[int], combination: str, pool
         if indices != (top,):
             raise UserError("layers: pooling=pooled reads the top layer only: use -1")
         bert.needs("pooler", "pooling=pooled")
-    return FeatureSpec(tuple(layers), indices, combination, pooling)
+    return FeatureSpec(layers, indices, combination, pooling)
 
 
 @functools.lru_cache
@@ -128,6 +130,7 @@ def length_limit(bert: LoadedBert, max_seq_length: int | None) -> int:
     most = bert.config.max_position_embeddings
     if max_seq_length is None:
         return most
+    max_seq_length = whole_number(max_seq_length, "max_seq_length")
     if not PAIR_SPECIAL <= max_seq_length <= most:
         raise UserError(
             f"max_seq_length={max_seq_length} must be between {PAIR_SPECIAL} (the special tokens of a pair) and {most} "
@@ -187,9 +190,9 @@ def extract(
 
 def encode(
     bert: LoadedBert,
-    texts: Sequence[str | tuple[str, str]],
+    texts: Iterable[str | tuple[str, str]],
     *,
-    layers: Sequence[int] = (-1,),
+    layers: int | Sequence[int] = (-1,),
     layer_combination: str = "concat",
     pooling: str = "mean",
     batch_size: int | None = None,
@@ -201,7 +204,7 @@ def encode(
 
     Args:
         texts: strings, or pairs that are encoded together; what is too long loses its end.
-        layers: 0 the embeddings, 1 to L the layers, -1 the top one.
+        layers: one or several; 0 the embeddings, 1 to L the layers, -1 the top one.
         layer_combination: of several layers: "concat" puts vectors side by side, "sum" adds them, "list" keeps them.
         pooling: "mean" or "max" over all tokens, [CLS] and [SEP] included; "cls" the vector of [CLS]; "pooled" that of
             the pooler; "none" keeps the vectors of all tokens.
@@ -217,11 +220,14 @@ def encode(
     """
     if isinstance(texts, str):
         raise UserError("encode takes a list of texts, not one text")
+    texts = list_of_texts(texts)
+    if batch_size is not None and (batch_size := whole_number(batch_size, "batch_size")) < 1:
+        raise UserError(f"batch_size={batch_size} must be 1 or more")
     check_tokenizer(bert)
     spec = feature_spec(bert, layers, layer_combination, pooling)
     limit = length_limit(bert, max_seq_length)
     layouts = (
-        encode_text(bert, *((text, None) if isinstance(text, str) else text), limit, f"text {number}")
+        encode_text(bert, *texts_of(text, f"text {number}"), limit, f"text {number}")
         for number, text in enumerate(texts)
     )
     results = extract(bert, spec, layouts, mesh=partitioning.make_mesh(), limit=limit, batch_size=batch_size)

@@ -1,7 +1,7 @@
 """What BERT was pretrained for, put to use: words for each [MASK], and whether one sentence follows another."""
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -12,6 +12,7 @@ import numpy as np
 from bert_jax.inference import Example, map_examples
 from bert_jax.loading import LoadedBert
 from bert_jax.partitioning import make_mesh
+from input_pipeline.arguments import list_of_texts, texts_of, whole_number
 from input_pipeline.errors import UserError
 from input_pipeline.sequence_layout import lay_out
 
@@ -48,7 +49,7 @@ class Filling(NamedTuple):
     next_sentence_probability: float | None
 
 
-def fill_mask(bert: LoadedBert, texts: str | Sequence[str | tuple[str, str]], top_k: int = 5) -> list:
+def fill_mask(bert: LoadedBert, texts: str | Iterable[str | tuple[str, str]], top_k: int = 5) -> list:
     """The most probable pieces of the vocabulary for each [MASK].
 
         fill_mask(bert, "Paris is the [MASK] of France.")[0][0].token
@@ -74,13 +75,13 @@ def fill_mask(bert: LoadedBert, texts: str | Sequence[str | tuple[str, str]], to
         if not has_mask(text):
             raise UserError(f"{text.place} has no {MASK}")
         check_parts(bert, text)
-    check_top_k(bert, top_k)
+    top_k = check_top_k(bert, top_k)
     examples = [encode_text(bert, text) for text in parsed]
     results = [filling.candidates for _, filling in fill(bert, examples, top_k)]
     return results[0] if single else results
 
 
-def next_sentence_probability(bert: LoadedBert, pairs: Sequence[tuple[str, str]]) -> np.ndarray:
+def next_sentence_probability(bert: LoadedBert, pairs: Iterable[tuple[str, str]]) -> np.ndarray:
     """The probability that the second text of a pair follows the first.
 
     Args:
@@ -104,11 +105,13 @@ def next_sentence_probability(bert: LoadedBert, pairs: Sequence[tuple[str, str]]
     return np.array(values, np.float32)
 
 
-def check_top_k(bert: LoadedBert, top_k: int, name: str = "top_k") -> None:
-    """Raises: UserError, which calls it `name`, when the vocabulary does not have `top_k` pieces."""
+def check_top_k(bert: LoadedBert, top_k: int, name: str = "top_k") -> int:
+    """`top_k` as an int. Raises: UserError, which calls it `name`, when the vocabulary does not have so many pieces."""
+    top_k = whole_number(top_k, name)
     known = _vocabulary(bert).vocab_size
     if not 1 <= top_k <= known:
         raise UserError(f"{name}={top_k} must be between 1 and the {known} pieces of the vocabulary")
+    return top_k
 
 
 def has_mask(text: Text) -> bool:
@@ -220,14 +223,11 @@ def _function(module: nn.Module, vocab_size: int, top_k: int, follows: bool) -> 
     return function
 
 
-def _parse(texts: Sequence[Any]) -> list[Text]:
-    parsed = []
+def _parse(texts: Iterable[Any]) -> list[Text]:
+    texts, parsed = list_of_texts(texts), []
     for number, value in enumerate(texts, start=1):
         place = f"text {number} of {len(texts)}" if len(texts) > 1 else "the text"
-        parts = [value] if isinstance(value, str) else value
-        if not (isinstance(parts, Sequence) and 1 <= len(parts) <= 2 and all(isinstance(part, str) for part in parts)):
-            raise UserError(f"{place} must be a string or a pair of strings, not {value!r}")
-        parsed.append(Text(parts[0], parts[1] if len(parts) > 1 else None, place))
+        parsed.append(Text(*texts_of(value, place), place))
     return parsed
 
 

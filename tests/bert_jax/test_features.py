@@ -124,11 +124,45 @@ def test_bf16_gives_f32(tiny_bert_folder, bert):
         ({"layer_combination": "mean"}, "layer_combination=mean must be one of concat, sum, list"),
         ({"max_seq_length": 21}, r"max_seq_length=21 must be between 3 .* and 20 \(the positions of the model\)"),
         ({"max_seq_length": 2}, "max_seq_length=2 must be between 3"),
+        ({"max_seq_length": 8.5}, "max_seq_length=8.5 must be a whole number"),
+        ({"layers": ["-1"]}, r"layers=\['-1'\] must be whole numbers"),
+        ({"batch_size": 0}, "batch_size=0 must be 1 or more"),
+        ({"batch_size": -1}, "batch_size=-1 must be 1 or more"),
+        ({"batch_size": 2.0}, "batch_size=2.0 must be a whole number"),
     ],
 )
 def test_mistakes(bert, arguments, message):
     with pytest.raises(UserError, match=message):
         bert_jax.encode(bert, TEXTS, **arguments)
+
+
+def test_layers_and_texts_of_any_kind(bert):
+    expected = bert_jax.encode(bert, TEXTS[:2])
+    for layers in (-1, np.array([2]), iter([2])):
+        np.testing.assert_array_equal(bert_jax.encode(bert, TEXTS[:2], layers=layers), expected)
+    np.testing.assert_array_equal(bert_jax.encode(bert, iter(TEXTS[:2])), expected)
+    near(bert_jax.encode(bert, [list(TEXTS[1]), np.array(TEXTS[1])]), expected[[1, 1]])
+
+
+def test_a_wrong_layer_does_not_spoil_the_right_one(bert):
+    with pytest.raises(UserError, match="must be whole numbers"):
+        bert_jax.encode(bert, TEXTS, layers=(1.0, 0))
+    assert bert_jax.encode(bert, TEXTS, layers=(1, 0)).shape == (5, 48)
+
+
+@pytest.mark.parametrize(
+    ("texts", "message"),
+    [
+        (None, "a list of texts is needed, not None"),
+        (b"cat", "a list of texts is needed, not b'cat'"),
+        (3, "a list of texts is needed, not 3"),
+        (["cat", ("a", "b", "c")], "text 1 must be a string or a pair of strings"),
+        (["cat", None], "text 1 must be a string or a pair of strings, not None"),
+    ],
+)
+def test_what_is_no_text(bert, texts, message):
+    with pytest.raises(UserError, match=message):
+        bert_jax.encode(bert, texts)
 
 
 def test_what_the_model_cannot_do(bert):

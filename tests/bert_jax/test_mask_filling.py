@@ -142,6 +142,8 @@ def test_bf16_gives_float32_probabilities_near_those_of_f32(bert):
         ([("[MASK]", "a", "b")], 5, "the text must be a string or a pair of strings"),
         ([("[MASK]", " ")], 5, "the text: one of the two texts has no tokens"),
         ("[MASK]", 0, f"top_k=0 must be between 1 and the {len(VOCABULARY)} pieces"),
+        ("[MASK]", 2.0, "top_k=2.0 must be a whole number"),
+        (None, 5, "a list of texts is needed, not None"),
         ("[MASK]", 1000, f"top_k=1000 must be between 1 and the {len(VOCABULARY)} pieces"),
         (["[MASK]", "the " * 22 + "[MASK]"], 5, "text 2 of 2 has 25 tokens .* more than the 24 positions of the model"),
     ],
@@ -149,6 +151,23 @@ def test_bf16_gives_float32_probabilities_near_those_of_f32(bert):
 def test_mistakes_are_named(bert, texts, top_k, problem):
     with pytest.raises(UserError, match=problem):
         bert_jax.fill_mask(bert, texts, top_k)
+
+
+def test_a_wrong_top_k_does_not_spoil_the_right_one(bert):
+    with pytest.raises(UserError, match=r"top_k=3.0 must be a whole number"):
+        bert_jax.fill_mask(bert, "a [MASK]", top_k=3.0)
+    assert bert_jax.fill_mask(bert, "a [MASK]", top_k=3) == bert_jax.fill_mask(bert, "a [MASK]", top_k=np.int64(3))
+
+
+def test_texts_of_any_kind(bert):
+    texts = ["a [MASK]", "the [MASK]"]
+    expected = bert_jax.fill_mask(bert, texts)
+    assert bert_jax.fill_mask(bert, iter(texts)) == bert_jax.fill_mask(bert, np.array(texts)) == expected
+    pairs = np.array([("the cat sat", "it was red ."), ("a", "the")])
+    np.testing.assert_array_equal(
+        bert_jax.next_sentence_probability(bert, pairs),
+        bert_jax.next_sentence_probability(bert, [tuple(pair) for pair in pairs]),
+    )
 
 
 def test_models_that_lack_something(bert):
