@@ -52,7 +52,7 @@ class RateDisplay:
 
     def summary(self) -> str:
         """Such as "1,012 lines in 0:03"."""
-        return f"{self._done:,} {self._unit} in {format_seconds(self._clock() - self._started)}"
+        return f"{self._counted()} in {format_seconds(self._clock() - self._started)}"
 
     def close(self) -> None:
         if self._bar is not None:
@@ -66,9 +66,12 @@ class RateDisplay:
     def __exit__(self, *_) -> None:
         self.close()
 
+    def _counted(self) -> str:
+        return f"{self._done:,} {self._unit if self._done != 1 else self._unit.removesuffix('s')}"
+
     def _count(self) -> str:
         if not self._total:
-            return f"{self._done:,} {self._unit}"
+            return self._counted()
         return f"{self._done:,}/{self._total:,} {self._unit} ({100 * self._done // self._total}%)"
 
     def _pace(self, now: float) -> str:

@@ -24,7 +24,7 @@ def lay_out(
     """Lays out ids by the rules of google-research/bert (extract_features.py, run_classifier.py).
 
     What is too long loses tokens at its end: a pair that of the longer text, token by token, B where both are as long.
-    A second text without tokens is as good as none.
+    A second text without tokens, or of which none is left, is as good as none.
 
     Arguments:
       first, second: ids without special tokens.
@@ -41,7 +41,7 @@ def lay_out(
         keep_first, keep_second = _lengths(keep_first, keep_second, max_length - special)
     input_ids = [tokenizer.cls_id, *first[:keep_first], tokenizer.sep_id]
     segment_ids = [0] * len(input_ids)
-    if second:
+    if keep_second:
         input_ids += [*second[:keep_second], tokenizer.sep_id]
         segment_ids += [1] * (keep_second + 1)
     return Layout(input_ids, segment_ids, keep_first + keep_second < len(first) + len(second or ()))

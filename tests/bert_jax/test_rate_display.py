@@ -27,7 +27,11 @@ def test_a_line_now_and_then_with_pace_and_rest():
 
 
 def test_an_unknown_total():
-    assert shown(None, [6.0, 12.0]) == (["1 lines", "2 lines  0.2 lines/s"], "2 lines in 12 s")
+    assert shown(None, [6.0, 12.0]) == (["1 line", "2 lines  0.2 lines/s"], "2 lines in 12 s")
+
+
+def test_one_is_no_plural():
+    assert shown(None, [2.0])[1] == "1 line in 2 s"
 
 
 def test_quick_work_and_other_processes_are_silent():

@@ -29,8 +29,14 @@ def test_a_pair_loses_the_tokens_that_the_loop_of_the_reference_takes(first, sec
     assert layout.was_cut == (len(a) + len(b) > limit - 3)
     while len(a) + len(b) > limit - 3:
         (a if len(a) > len(b) else b).pop()
-    assert layout.input_ids == [-1, *a, -2, *b, -2]
-    assert layout.segment_ids == [0] * (len(a) + 2) + [1] * (len(b) + 1)
+    end = [*b, -2] if b else []
+    assert layout.input_ids == [-1, *a, -2, *end]
+    assert layout.segment_ids == [0] * (len(a) + 2) + [1] * len(end)
+
+
+def test_a_second_text_of_which_nothing_is_left_has_no_end():
+    assert lay_out(TOKENIZER, [5, 6], [7], 4) == ([-1, 5, -2], [0, 0, 0], True)
+    assert lay_out(TOKENIZER, [5], [6], 3) == ([-1, -2], [0, 0], True)
 
 
 def test_a_single_text_loses_its_end():
