@@ -35,35 +35,11 @@ def our_encoder(folder: str, max_length: int) -> Callable[[list[str]], np.ndarra
     """A function from sentences to vectors, float32 [sentences, hidden]."""
     import jax
 
-    from bert_jax import partitioning
-    from bert_jax.convert.huggingface import load_huggingface
-    from bert_jax.inference import Example, map_examples
-    from bert_jax.modeling import Bert
-    from input_pipeline.tokenization import load_tokenizer
+    import bert_jax
 
     jax.config.update("jax_platforms", "cpu")
-    jax.config.update("jax_default_matmul_precision", "highest")
-    config, params, _ = load_huggingface(folder, flag="--model")
-    tokenizer = load_tokenizer(folder)
-    mesh = partitioning.make_mesh("", jax.devices()[:1])
-    bert = Bert(config)
-    params = jax.device_put(params["bert"], partitioning.replicated(mesh))
-
-    def mean(params, batch):
-        inputs = (batch["input_ids"], batch["input_mask"], batch["segment_ids"])
-        hidden = bert.apply({"params": params}, *inputs).hidden_states[-1]
-        mask = batch["input_mask"][:, :, None].astype(hidden.dtype)
-        return (hidden * mask).sum(1) / mask.sum(1)
-
-    def example(sentence):
-        ids = [tokenizer.cls_id, *tokenizer.encode(sentence)[: max_length - 2], tokenizer.sep_id]
-        return Example(ids, [0] * len(ids))
-
-    def encode(sentences):
-        examples = map(example, sentences)
-        return np.stack([mean for _, mean in map_examples(mean, params, examples, mesh=mesh, max_length=max_length)])
-
-    return encode
+    bert = bert_jax.load(folder)
+    return lambda sentences: bert_jax.encode(bert, sentences, max_seq_length=max_length)
 
 
 def torch_encoder(folder: str, max_length: int, batch_size: int, threads: int):

@@ -10,17 +10,22 @@ from bert_jax.dropout import dropout
 MASKED_SCORE = -10000.0
 
 
-def attention_mask(input_mask: jax.Array, direction: str) -> jax.Array:
+def attention_mask(input_mask: jax.Array, direction: str, packed: bool = False) -> jax.Array:
     """Says which key positions each query position may attend to.
 
     Args:
-        input_mask: int [batch, length], 1 on real tokens.
+        input_mask: int [batch, length], 1 on real tokens; where rows are packed the number, from 1, of the sequence of
+            each token.
         direction: "bidirectional", or "left_to_right" (the LTR model of the paper's section 5.1).
+
+        packed: each token attends to those with the same number only.
 
     Returns:
         bool [batch, 1, 1 or length, length].
     """
     mask = input_mask[:, None, None, :] > 0
+    if packed:
+        mask = input_mask[:, None, :, None] == input_mask[:, None, None, :]
     if direction == "left_to_right":
         length = input_mask.shape[1]
         mask = mask & jnp.tril(jnp.ones((length, length), bool))

@@ -80,18 +80,15 @@ def feature_spec(bert: LoadedBert, layers: int | Iterable[int], combination: str
 
 @functools.lru_cache
 def feature_function(module: nn.Module, spec: FeatureSpec) -> Callable[[Any, dict[str, jax.Array]], jax.Array]:
-    """The pure function (params, batch) -> f32 vectors [batch, ...] or [batch, length, ...] of tokens.
+    """The pure function for inference.map_examples: f32 vectors [examples, ...] or [examples, length, ...] of tokens.
 
-    `batch` holds input_ids, input_mask and segment_ids, int32 [batch, length]. The same arguments give the same
-    function, so that it is compiled once.
+    The same arguments give the same function, so that it is compiled once.
     """
 
     def compute(params, batch):
-        variables = {"params": params}
-        mask = batch["input_mask"]
-        states = module.apply(variables, batch["input_ids"], mask, batch["segment_ids"], method="encode")
+        states, mask = inference.encode(module, params, batch)
         if spec.pooling == "pooled":
-            vectors = [module.apply(variables, states[-1], method="pool").astype(jnp.float32)]
+            vectors = [module.apply({"params": params}, states[-1], method="pool").astype(jnp.float32)]
         else:
             vectors = [_pool(states[index].astype(jnp.float32), mask, spec.pooling) for index in spec.indices]
         if spec.combination == "list":

@@ -1,11 +1,10 @@
 """Runs a function of the parameters over a stream of tokenised examples of any lengths, and gives results in order.
 
-The stream is read a window at a time. Within a window examples are sorted by length and cut into batches of few static
-shapes, so that little is computed for padding and little is compiled; the results are put back in order. How few is
-weighed up: another length has to save more padding than it costs to compile.
+The stream is read a window at a time. The examples of a window are packed into rows of few static widths, several in a
+row where they are short, each attending to itself only: hardly anything is computed for padding, and little is
+compiled. The results are put back in order.
 """
 
-import bisect
 import collections
 import concurrent.futures
 import threading
@@ -13,7 +12,9 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import flax.linen as nn
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
@@ -21,20 +22,24 @@ from bert_jax import partitioning
 
 # Tokens of a batch on each device. On CPU more of them no longer fit the caches and fewer are not worth a thread.
 _CPU_TOKENS = 1024
-_ACCELERATOR_TOKENS = 32768
+_ACCELERATOR_TOKENS = 8192
 
-# What it costs to compile a shape, in seconds for each array of the parameters, and the speed of what is compiled, in
+# The least width of a row, and how many examples may share one.
+_LEAST_WIDTH = 64
+SLOTS = 8
+
+# Attention looks at the whole row: in one of this width a token takes twice the time.
+_DOUBLING_WIDTH = 700
+
+# What it costs to compile a width, in seconds for each array of the parameters, and the speed of what is compiled, in
 # floating-point operations a second: rough values of two CPU cores and of an accelerator.
 _CPU_COSTS = (0.015, 1.5e11)
 _ACCELERATOR_COSTS = (0.1, 5e13)
 
 # Two batches are in the works at once: while one is computed the other is made or fetched. On CPU they share the cores,
-# and one fills in where the other has work for a single thread only.
+# and one fills in where the other has work for a single thread only. Several processes have one: nothing else keeps the
+# collectives of two programs in the same order in all of them.
 _BATCHES_AT_ONCE = 2
-
-
-# For each function the sizes and lengths of batches that it was compiled for.
-_compiled: weakref.WeakKeyDictionary[Callable, set[tuple[int, int]]] = weakref.WeakKeyDictionary()
 
 
 class Example(NamedTuple):
@@ -52,13 +57,23 @@ class Example(NamedTuple):
     note: Any = None
 
 
-class _Batch(NamedTuple):
-    """Which examples of a window go together, the shape that they are padded to, and what becomes of them."""
+class _History:
+    """What a function was compiled for (pairs of a batch's size and its width), and how many tokens it has seen."""
 
-    numbers: Sequence[int]
-    rows: int
-    length: int
+    def __init__(self):
+        self.compiled: set[tuple[int, int]] = set()
+        self.tokens = 0
+
+
+class _Batch(NamedTuple):
+    """Which examples of a window share which row, the width of the rows, and what becomes of them."""
+
+    rows: list[list[int]]
+    width: int
     output: concurrent.futures.Future
+
+
+_histories: weakref.WeakKeyDictionary[Callable, _History] = weakref.WeakKeyDictionary()
 
 
 def map_examples(
@@ -77,9 +92,9 @@ def map_examples(
     all results. What is compiled is kept with `function`: pass the same one again rather than a new lambda.
 
     Args:
-        function: (params, batch) -> tree of arrays [rows, ...], jitted here. The batch has int32 "input_ids",
-            "input_mask" (1 on real tokens) and "segment_ids" [rows, l] and the entries of `extra`, padded with 0 to a
-            power of two. Rows must not depend on each other.
+        function: (params, batch) -> tree of arrays [examples, ...], jitted here. It gets at the examples of the packed
+            batch by `encode`, or by `unpack` and `token_mask`; entries of `extra` are [examples, count], padded with 0
+            to a power of two. Examples must not depend on each other.
         params: tree of arrays; those that are not on the mesh yet are copied to every device.
         examples: none longer than max_length, all with the same names in `extra`.
         mesh: a batch is cut over its axes data and fsdp.
@@ -93,22 +108,22 @@ def map_examples(
         len(example.input_ids).
 
     Raises:
-        ValueError: an example is too long, or an output has no axis of rows.
+        ValueError: an example is too long, or an output has no axis of examples.
     """
     on_cpu = mesh.devices.flat[0].platform == "cpu"
+    shards = partitioning.batch_shards(mesh)
     if batch_size is None:
-        tokens = _CPU_TOKENS if on_cpu else _ACCELERATOR_TOKENS
-        batch_size = max(1, tokens // max_length) * partitioning.batch_shards(mesh)
-    compile_tokens = _compile_tokens(params, *(_CPU_COSTS if on_cpu else _ACCELERATOR_COSTS))
-    compiled = _compiled.setdefault(function, set())  # pairs of the size of a batch and the length
+        batch_size = max(1, (_CPU_TOKENS if on_cpu else _ACCELERATOR_TOKENS) // max_length) * shards
     params = jax.tree.map(lambda x: _on_mesh(x, mesh), params)
     jitted = jax.jit(function, out_shardings=partitioning.replicated(mesh))
-    ladder = length_ladder(max_length)
+    compile_tokens = _compile_tokens(params, *(_CPU_COSTS if on_cpu else _ACCELERATOR_COSTS))
+    history = _histories.setdefault(function, _History())
     waiting: collections.deque[tuple[list[Example], _Batch]] = collections.deque()
     lock = threading.Lock()
+    at_once = _BATCHES_AT_ONCE if jax.process_count() == 1 else 1
 
     def run_next() -> None:
-        # Batches start one at a time and in order, the same in all processes: collectives would wait for each other.
+        # Batches start one at a time and in order.
         with lock:
             window, batch = waiting.popleft()
             try:
@@ -122,17 +137,26 @@ def map_examples(
         except BaseException as error:
             batch.output.set_exception(error)
 
-    pool = concurrent.futures.ThreadPoolExecutor(_BATCHES_AT_ONCE)
+    def batches_of(window: list[Example], is_last: bool) -> list[_Batch]:
+        lengths = [len(example.input_ids) for example in window]
+        known = {width for size, width in history.compiled if size == batch_size}
+        tokens = sum(lengths)
+        # As much as has come is expected to come again.
+        expected = compile_tokens * tokens / (tokens + history.tokens)
+        widths = choose_widths(lengths, width_ladder(max_length), known, expected)
+        history.tokens += tokens
+        history.compiled.update((batch_size, width) for width in widths)
+        return [
+            _Batch(rows, width, concurrent.futures.Future())
+            for rows, width in _pack(lengths, widths, batch_size * max_length, shards, is_last)
+        ]
+
+    pool = concurrent.futures.ThreadPoolExecutor(at_once)
     started: collections.deque[tuple[list[Example], list[_Batch]]] = collections.deque()
     try:
-        for number, (window, is_last) in enumerate(_windows(examples, max_length, window_tokens), start=1):
-            # A stream that has lasted for some windows is expected to last as long again.
-            known = {length for size, length in compiled if size == batch_size}
-            lengths = choose_lengths([len(x.input_ids) for x in window], ladder, known, compile_tokens / number)
-            compiled.update((batch_size, length) for length in lengths)
-            batches = _cut(window, lengths, batch_size * max_length, partitioning.batch_shards(mesh), is_last)
-            started.append((window, batches))
-            for batch in batches:
+        for window, is_last in _windows(examples, max_length, window_tokens):
+            started.append((window, batches_of(window, is_last)))
+            for batch in started[-1][1]:
                 waiting.append((window, batch))
                 pool.submit(run_next)
             if len(started) == 2:
@@ -143,33 +167,66 @@ def map_examples(
         pool.shutdown(cancel_futures=True)
 
 
-def length_ladder(max_length: int) -> list[int]:
-    """The lengths that batches are padded to, ascending: steps of 4 tokens, and from 32 on four steps an octave."""
-    lengths = [4]
-    while lengths[-1] < max_length:
-        lengths.append(lengths[-1] + max(4, 1 << (lengths[-1].bit_length() - 3)))
-    return [*lengths[:-1], max_length]
-
-
-def choose_lengths(counts: Sequence[int], ladder: Sequence[int], known: set[int], compile_tokens: float) -> list[int]:
-    """The lengths to pad examples to, ascending, so that padding and compilation together cost least.
+def encode(module: nn.Module, params: Any, batch: Mapping[str, jax.Array]) -> tuple[tuple[jax.Array, ...], jax.Array]:
+    """The hidden states of each example of a packed batch, and their mask.
 
     Args:
-        counts: tokens of each example.
-        ladder: lengths to choose from, ascending.
+        module: has the method `encode` of BertForPreTraining and BertForTask.
+        params: its parameters.
+        batch: as map_examples hands it to a function.
+
+    Returns:
+        Arrays [examples, width, hidden], the embeddings and then each layer, and int32 [examples, width], 1 on the
+        tokens of the example. What follows these tokens has no meaning.
+    """
+    names = ("input_ids", "sequence_ids", "segment_ids", "position_ids")
+    states = module.apply({"params": params}, *(batch[name] for name in names), method="encode")
+    return tuple(unpack(batch, state) for state in states), token_mask(batch)
+
+
+def unpack(batch: Mapping[str, jax.Array], x: jax.Array) -> jax.Array:
+    """[rows, width, ...] of a packed batch -> [examples, width, ...]; see token_mask for what belongs to an example."""
+    rows, width = x.shape[:2]
+    places = batch["starts"][:, :, None] + jnp.arange(width)
+    taken = jax.vmap(lambda row, where: jnp.take(row, where, axis=0, mode="clip"))(x, places.reshape(rows, -1))
+    return taken.reshape(-1, *x.shape[1:])
+
+
+def token_mask(batch: Mapping[str, jax.Array]) -> jax.Array:
+    """int32 [examples, width]: 1 on the tokens of each example."""
+    width = batch["input_ids"].shape[1]
+    return (jnp.arange(width) < batch["lengths"].reshape(-1, 1)).astype(jnp.int32)
+
+
+def width_ladder(max_length: int) -> list[int]:
+    """The widths that rows may have, ascending: powers of two, and max_length."""
+    widths = []
+    width = _LEAST_WIDTH
+    while width < max_length:
+        widths.append(width)
+        width *= 2
+    return [*widths, max_length]
+
+
+def choose_widths(lengths: Sequence[int], ladder: Sequence[int], known: set[int], compile_tokens: float) -> list[int]:
+    """The widths for examples of these lengths, ascending, with which attention and compilation together cost least.
+
+    Args:
+        lengths: tokens of each example.
+        ladder: widths to choose from, ascending.
         known: those that are compiled already.
         compile_tokens: in how many tokens' time another one is compiled.
     """
-    slots = np.bincount(np.searchsorted(ladder, counts), minlength=len(ladder))
-    below = np.concatenate([[0], np.cumsum(slots)])  # examples that fit into less than ladder[i]
-    cost = [0.0] + [np.inf] * len(ladder)  # least cost of the first i slots, the last of them being a chosen length
+    tokens = np.bincount(np.searchsorted(ladder, lengths), lengths, len(ladder))
+    below = np.concatenate([[0], np.cumsum(tokens)])  # tokens of examples that fit into less than ladder[i]
+    cost = [0.0] + [np.inf] * len(ladder)  # least cost of what fits the first i widths, the last of them being chosen
     previous = [0] * (len(ladder) + 1)
-    for i, length in enumerate(ladder, start=1):
+    for i, width in enumerate(ladder, start=1):
         for j in range(i):
-            here = cost[j] + (below[i] - below[j]) * length + (0 if length in known else compile_tokens)
-            if here < cost[i]:
-                cost[i], previous[i] = here, j
-    last = min(range(int(np.flatnonzero(slots)[-1]) + 1, len(ladder) + 1), key=lambda i: cost[i])
+            here = (below[i] - below[j]) * (1 + width / _DOUBLING_WIDTH) + (0 if width in known else compile_tokens)
+            if cost[j] + here < cost[i]:
+                cost[i], previous[i] = cost[j] + here, j
+    last = min(range(int(np.flatnonzero(tokens)[-1]) + 1, len(ladder) + 1), key=lambda i: cost[i])
     chosen = []
     while last:
         chosen.append(ladder[last - 1])
@@ -178,7 +235,7 @@ def choose_lengths(counts: Sequence[int], ladder: Sequence[int], known: set[int]
 
 
 def _compile_tokens(params: Any, seconds: float, speed: float) -> float:
-    sizes = sorted(leaf.size for leaf in jax.tree.leaves(params))
+    sizes = sorted(leaf.size for leaf in jax.tree.leaves(params)) or [1]
     operations = 2 * sum(sizes[:-1])  # of a token; all but the largest table, which is only looked up
     return seconds * len(sizes) * speed / max(operations, 1)
 
@@ -194,6 +251,8 @@ def _windows(examples: Iterable[Example], max_length: int, window_tokens: int) -
     window: list[Example] = []
     tokens = 0
     for number, example in enumerate(examples):
+        if not len(example.input_ids):
+            raise ValueError(f"example {number} has no tokens")
         if len(example.input_ids) > max_length:
             raise ValueError(f"example {number} has {len(example.input_ids)} tokens, more than {max_length}")
         if tokens >= window_tokens:
@@ -205,57 +264,88 @@ def _windows(examples: Iterable[Example], max_length: int, window_tokens: int) -
         yield window, True
 
 
-def _cut(window: list[Example], lengths: list[int], tokens: int, shards: int, is_last: bool) -> list[_Batch]:
-    """Cuts a window into batches of `tokens`, the longest examples first."""
-    numbers = sorted(range(len(window)), key=lambda number: -len(window[number].input_ids))
-    batches = []
-    start = 0
-    while start < len(numbers):
-        longest = len(window[numbers[start]].input_ids)
-        length = lengths[bisect.bisect_left(lengths, longest)]
-        rows = max(1, tokens // (length * shards))
-        left = -(-(len(numbers) - start) // shards)
-        if is_last and left < rows:
-            rows = 1 << (left - 1).bit_length()  # a shape of its own costs less than many empty rows, and comes once
-        batches.append(
-            _Batch(numbers[start : start + rows * shards], rows * shards, length, concurrent.futures.Future())
-        )
-        start += rows * shards
-    return batches
+def _pack(
+    lengths: list[int], widths: list[int], tokens: int, shards: int, is_last: bool
+) -> Iterator[tuple[list[list[int]], int]]:
+    """Packs a window, the longest examples first: the rows of each batch, and their width.
+
+    Args:
+        lengths: tokens of each example.
+        widths: ascending.
+        tokens: of a batch.
+        shards: a batch has a multiple of so many rows.
+        is_last: no window follows, so that the last batch may have a size of its own.
+    """
+    by_length: dict[int, list[int]] = collections.defaultdict(list)
+    for number in range(len(lengths) - 1, -1, -1):
+        by_length[lengths[number]].append(number)
+    longest = max(lengths)
+    remaining = len(lengths)
+    while remaining:
+        while not by_length[longest]:
+            longest -= 1
+        width = next(width for width in widths if width >= longest)
+        most = max(1, tokens // (width * shards)) * shards
+        rows: list[list[int]] = []
+        while remaining and len(rows) < most:
+            row: list[int] = []
+            room = width
+            length = min(longest, room)
+            while remaining and len(row) < SLOTS and length > 0:
+                if length > room or not by_length[length]:
+                    length -= 1
+                    continue
+                row.append(by_length[length].pop())
+                room -= length
+                remaining -= 1
+            rows.append(row)
+        if is_last and not remaining:
+            # A size of its own costs less than many empty rows, and comes once.
+            most = min(most, (1 << (-(-len(rows) // shards) - 1).bit_length()) * shards)
+        yield rows + [[]] * (most - len(rows)), width
 
 
 def _arrays(window: list[Example], batch: _Batch, mesh: Mesh) -> dict[str, jax.Array]:
-    """The padded batch on the devices; this process pads only the rows that it feeds."""
-    # What fills the batch up is the first example again, with which no function can go wrong.
-    examples = [window[number] for number in batch.numbers]
-    examples += examples[:1] * (batch.rows - len(examples))
-    examples = [examples[row] for row in partitioning.local_rows(mesh, batch.rows)]
-    arrays = {
-        "input_ids": _padded([example.input_ids for example in examples], batch.length),
-        "input_mask": _padded([np.ones(len(example.input_ids)) for example in examples], batch.length),
-        "segment_ids": _padded([example.segment_ids for example in examples], batch.length),
-    }
-    for name in examples[0].extra:
-        longest = max(len(window[number].extra[name]) for number in batch.numbers)
-        length = 1 << max(0, longest - 1).bit_length()
-        arrays[name] = _padded([example.extra[name] for example in examples], length)
-    return partitioning.to_global_batch(mesh, arrays, batch.rows)
+    """The packed batch on the devices; this process packs only the rows that it feeds."""
+    rows = [batch.rows[row] for row in partitioning.local_rows(mesh, len(batch.rows))]
+    names = ("input_ids", "segment_ids", "position_ids", "sequence_ids")
+    arrays = {name: np.zeros((len(rows), batch.width), np.int32) for name in names}
+    arrays |= {name: np.zeros((len(rows), SLOTS), np.int32) for name in ("starts", "lengths")}
+    extra = {name: _padded_length(window, batch, name) for name in window[batch.rows[0][0]].extra}
+    slots = {name: np.zeros((len(rows) * SLOTS, length), np.int32) for name, length in extra.items()}
+    for row, numbers in enumerate(rows):
+        start = 0
+        for slot, number in enumerate(numbers):
+            example = window[number]
+            length = len(example.input_ids)
+            place = row, slice(start, start + length)
+            arrays["input_ids"][place] = example.input_ids
+            arrays["segment_ids"][place] = example.segment_ids
+            arrays["position_ids"][place] = np.arange(length)
+            arrays["sequence_ids"][place] = slot + 1
+            arrays["starts"][row, slot], arrays["lengths"][row, slot] = start, length
+            for name, array in slots.items():
+                array[row * SLOTS + slot, : len(example.extra[name])] = example.extra[name]
+            start += length
+    batched = partitioning.to_global_batch(mesh, arrays, len(batch.rows))
+    return batched | partitioning.to_global_batch(mesh, slots, len(batch.rows) * SLOTS)
 
 
-def _padded(rows: list[Sequence[int]], length: int) -> np.ndarray:
-    array = np.zeros((len(rows), length), np.int32)
-    for target, row in zip(array, rows):
-        target[: len(row)] = row
-    return array
+def _padded_length(window: list[Example], batch: _Batch, name: str) -> int:
+    longest = max(len(window[number].extra[name]) for row in batch.rows for number in row)
+    return 1 << max(0, longest - 1).bit_length()
 
 
 def _in_order(window: list[Example], batches: list[_Batch]) -> Iterator[tuple[Example, Any]]:
-    """Waits for the batches of a window and deals their rows out."""
+    """Waits for the batches of a window and deals their results out."""
     results: list[Any] = [None] * len(window)
     for batch in batches:
         leaves, tree = jax.tree.flatten(batch.output.result())
-        if any(leaf.shape[:1] != (batch.rows,) for leaf in leaves):
-            raise ValueError(f"outputs need {batch.rows} rows as the batch, not {[leaf.shape for leaf in leaves]}")
-        for row, number in enumerate(batch.numbers):
-            results[number] = jax.tree.unflatten(tree, [leaf[row] for leaf in leaves])
+        count = len(batch.rows) * SLOTS
+        if any(leaf.shape[:1] != (count,) for leaf in leaves):
+            raise ValueError(f"outputs need {count} examples as the batch, not {[leaf.shape for leaf in leaves]}")
+        for row, numbers in enumerate(batch.rows):
+            for slot, number in enumerate(numbers):
+                place = row * SLOTS + slot
+                results[number] = jax.tree.unflatten(tree, [leaf[place] for leaf in leaves])
     yield from zip(window, results)

@@ -160,9 +160,11 @@ class Embeddings(nn.Module):
         self.layer_norm = LayerNorm(c, self.dtype)
         self.dropout = Dropout(c.hidden_dropout_prob)
 
-    def __call__(self, input_ids: jax.Array, segment_ids: jax.Array) -> jax.Array:
+    def __call__(
+        self, input_ids: jax.Array, segment_ids: jax.Array, position_ids: jax.Array | None = None
+    ) -> jax.Array:
         x = self.word_embeddings(input_ids) + self.token_type_embeddings(segment_ids)
-        x = x + self.position_embeddings(jnp.arange(input_ids.shape[1]))
+        x = x + self.position_embeddings(jnp.arange(input_ids.shape[1]) if position_ids is None else position_ids)
         return constrain(self.dropout(self.layer_norm(x)), "batch", None, None)
 
 
@@ -284,10 +286,20 @@ class Bert(nn.Module):
         hidden_states = self.encode(input_ids, input_mask, segment_ids)
         return BertOutput(hidden_states, self.pool(hidden_states[-1]))
 
-    def encode(self, input_ids: jax.Array, input_mask: jax.Array, segment_ids: jax.Array) -> tuple[jax.Array, ...]:
-        """The hidden states of BertOutput; needs no parameters of the pooler."""
-        mask = attention_mask(input_mask, self.config.attention)
-        return self.encoder(self.embeddings(input_ids, segment_ids), mask)
+    def encode(
+        self,
+        input_ids: jax.Array,
+        input_mask: jax.Array,
+        segment_ids: jax.Array,
+        position_ids: jax.Array | None = None,
+    ) -> tuple[jax.Array, ...]:
+        """The hidden states of BertOutput; needs no parameters of the pooler.
+
+        With position_ids, int32 [batch, length], a row holds several sequences, which input_mask numbers from 1: each
+        attends to itself only, and has its own positions.
+        """
+        mask = attention_mask(input_mask, self.config.attention, packed=position_ids is not None)
+        return self.encoder(self.embeddings(input_ids, segment_ids, position_ids), mask)
 
     def pool(self, hidden: jax.Array) -> jax.Array:
         """The pooled vectors [batch, hidden] of the last hidden states [batch, length, hidden]."""
@@ -364,9 +376,15 @@ class BertForPreTraining(nn.Module):
         hidden = self.encode(input_ids, input_mask, segment_ids)[-1]
         return PreTrainingOutput(self.masked_lm(hidden, masked_lm_positions), self.next_sentence(self.pool(hidden)))
 
-    def encode(self, input_ids: jax.Array, input_mask: jax.Array, segment_ids: jax.Array) -> tuple[jax.Array, ...]:
+    def encode(
+        self,
+        input_ids: jax.Array,
+        input_mask: jax.Array,
+        segment_ids: jax.Array,
+        position_ids: jax.Array | None = None,
+    ) -> tuple[jax.Array, ...]:
         """See Bert.encode."""
-        return self.bert.encode(input_ids, input_mask, segment_ids)
+        return self.bert.encode(input_ids, input_mask, segment_ids, position_ids)
 
     def pool(self, hidden: jax.Array) -> jax.Array:
         """See Bert.pool."""
@@ -410,9 +428,15 @@ class BertForTask(nn.Module):
         features = hidden if self.head.of_tokens else self.pool(hidden)
         return self.classifier(self.dropout(features)).astype(jnp.float32)
 
-    def encode(self, input_ids: jax.Array, input_mask: jax.Array, segment_ids: jax.Array) -> tuple[jax.Array, ...]:
+    def encode(
+        self,
+        input_ids: jax.Array,
+        input_mask: jax.Array,
+        segment_ids: jax.Array,
+        position_ids: jax.Array | None = None,
+    ) -> tuple[jax.Array, ...]:
         """See Bert.encode."""
-        return self.bert.encode(input_ids, input_mask, segment_ids)
+        return self.bert.encode(input_ids, input_mask, segment_ids, position_ids)
 
     def pool(self, hidden: jax.Array) -> jax.Array:
         """See Bert.pool."""

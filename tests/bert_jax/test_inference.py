@@ -1,5 +1,7 @@
 """Results come in order and are those of each example alone, however it is batched and over whatever devices."""
 
+import dataclasses
+import functools
 import itertools
 import os
 import socket
@@ -11,9 +13,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from small_bert import CONFIG, loaded
 
 from bert_jax import partitioning
-from bert_jax.inference import Example, choose_lengths, length_ladder, map_examples
+from bert_jax.inference import (
+    SLOTS,
+    Example,
+    _pack,
+    choose_widths,
+    encode,
+    map_examples,
+    token_mask,
+    unpack,
+    width_ladder,
+)
 
 
 def examples(count, longest=40):
@@ -25,7 +38,7 @@ def examples(count, longest=40):
 
 def function(params, batch):
     """Something of every entry: a value an example and one a token."""
-    tokens = batch["input_mask"] * (batch["input_ids"] * params["scale"] + batch["segment_ids"])
+    tokens = unpack(batch, batch["input_ids"] * params["scale"] + batch["segment_ids"]) * token_mask(batch)
     return {"sum": tokens.sum(1), "tokens": tokens, "positions": batch["positions"].sum(1)}
 
 
@@ -72,22 +85,21 @@ def test_few_shapes_are_compiled_and_kept_with_the_function():
 
     def ids(params, batch):
         shapes.append(batch["input_ids"].shape)
-        return batch["input_ids"][:, 0]
+        return unpack(batch, batch["input_ids"])[:, 0]
 
     mesh = partitioning.make_mesh("", jax.devices()[:1])
     stream = [example._replace(extra={}) for example in examples(400)]
     for _ in range(2):
         got = [int(result) for _, result in map_examples(ids, {}, stream, mesh=mesh, max_length=40, batch_size=8)]
         assert got == [example.input_ids[0] for example in stream]
-    assert len(shapes) == len(set(shapes)) <= len(length_ladder(40)) + 1
-    assert all(8 * 40 * 0.8 < rows * length <= 8 * 40 for rows, length in shapes[:-1])
+    assert (8, 40) in shapes and len(shapes) <= 2
 
 
-def test_lengths():
-    assert length_ladder(128) == [4, 8, 12, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 112, 128]
-    assert length_ladder(100)[-2:] == [96, 100]
-    assert length_ladder(3) == [3]
-    assert len(length_ladder(512)) == 24
+def test_widths():
+    assert width_ladder(512) == [64, 128, 256, 512]
+    assert width_ladder(100) == [64, 100]
+    assert width_ladder(64) == [64]
+    assert width_ladder(3) == [3]
 
 
 def test_mistakes_reach_the_caller():
@@ -103,7 +115,7 @@ def test_mistakes_reach_the_caller():
     with pytest.raises(OSError, match="no more"):
         list(run(broken(), window_tokens=100))
     mesh = partitioning.make_mesh("", jax.devices()[:1])
-    with pytest.raises(ValueError, match="outputs need 1 rows"):
+    with pytest.raises(ValueError, match="outputs need 8 examples"):
         list(map_examples(lambda params, batch: jnp.zeros(7), {}, examples(1), mesh=mesh, max_length=40))
 
 
@@ -144,22 +156,48 @@ def test_eight_devices_of_one_or_two_processes(num_processes):
     assert [process.returncode for process in running] == [0] * num_processes, "\n".join(errors)
 
 
-LADDER = [4, 8, 16, 32]
-
-
 @pytest.mark.parametrize(
-    ("counts", "known", "compile_tokens", "chosen"),
+    ("lengths", "known", "compile_tokens", "chosen"),
     [
-        ([3, 7, 12, 30], set(), 0, [4, 8, 16, 32]),  # compiling is free: every length that is needed
-        ([3, 7, 12, 30], set(), 1000, [32]),  # and dear: one
-        ([3] * 50 + [30], set(), 1000, [4, 32]),  # saves 50 x 28 tokens
-        ([3] * 30 + [30], set(), 1000, [32]),  # saves 30 x 28
-        ([3, 3, 7], {8}, 1000, [8]),
-        ([3, 3, 7], {16}, 1000, [16]),
-        ([3] * 100 + [7] * 100, {4, 16}, 801, [4, 16]),  # 8 would save 800 tokens
-        ([3] * 100 + [7] * 100, {4, 16}, 799, [4, 8]),
-        ([4, 8], {4, 8}, 1000, [4, 8]),
+        ([30, 100, 500], set(), 0, [64, 128, 512]),  # compiling is free: every width that is needed
+        ([30, 100, 500], set(), 1000, [512]),  # and dear: one
+        ([30] * 100 + [500], set(), 1000, [64, 512]),  # saves 3000 x (512 - 64) / 700
+        ([30] * 50 + [500], set(), 1000, [512]),  # saves 1500 x (512 - 64) / 700
+        ([30, 40], {128}, 1000, [128]),
+        ([30] * 1000, {128}, 1000, [64]),
     ],
 )
-def test_lengths_are_worth_their_compilation(counts, known, compile_tokens, chosen):
-    assert choose_lengths(counts, LADDER, known, compile_tokens) == chosen
+def test_widths_are_worth_their_compilation(lengths, known, compile_tokens, chosen):
+    assert choose_widths(lengths, width_ladder(512), known, compile_tokens) == chosen
+
+
+def test_rows_are_packed_tightly_and_examples_know_nothing_of_each_other():
+    """Against each example in a row of its own, for a model whose weights are large."""
+    bert = loaded(dataclasses.replace(CONFIG, max_position_embeddings=64))
+    shapes = []
+
+    def hidden(params, batch):
+        shapes.append(batch["input_ids"].shape)
+        states, mask = encode(bert.module, params, batch)
+        return jnp.stack([state * mask[:, :, None] for state in states], axis=1)
+
+    stream = [example._replace(extra={}) for example in examples(200, longest=30)]
+    stream = [example._replace(input_ids=np.array(example.input_ids) % 24) for example in stream]
+    mesh = partitioning.make_mesh("", jax.devices()[:1])
+    results = list(map_examples(hidden, bert.params, stream, mesh=mesh, max_length=64, batch_size=8))
+    alone = jax.jit(functools.partial(bert.module.apply, method="encode"))
+    for example, states in results[::9]:
+        length = len(example.input_ids)
+        row = np.zeros((3, 1, 64), np.int32)
+        row[:, 0, :length] = example.input_ids, np.ones(length), example.segment_ids
+        expected = np.stack(alone({"params": bert.params}, *row))[:, 0, :length]
+        np.testing.assert_allclose(states[:, :length], expected, atol=2e-5)
+    assert shapes[0] == (8, 64) and len(shapes) <= 2
+
+
+def test_hardly_anything_is_computed_for_padding():
+    lengths = np.random.default_rng(0).integers(5, 50, 3000).tolist()
+    rows = [row for batch, _ in _pack(lengths, [64], 1024, 1, is_last=True) for row in batch]
+    assert sorted(number for row in rows for number in row) == list(range(3000))
+    assert all(sum(lengths[number] for number in row) <= 64 and len(row) <= SLOTS for row in rows)
+    assert sum(lengths) / (64 * len(rows)) > 0.97
