@@ -44,14 +44,14 @@ def start(flags: Any) -> None:
     text = f"{len(devices)} {devices[0].device_kind} device{'s' * (len(devices) > 1)}"
     if jax.process_count() > 1:
         text += f", process {jax.process_index()} of {jax.process_count()}"
-    print(f"{text}; {flags.precision}, matrix products in {precision} precision", file=sys.stderr, flush=True)
+    processes.tell(f"{text}; {flags.precision}, matrix products in {precision} precision")
 
 
 def _join(address: str, count: int, index: int) -> None:
     who = f"--coordinator_address={address}: process {index} of {count}"
 
     def give_up():
-        print(f"error: {who} waited {CONNECT_SECONDS} s for the others: not all came", file=sys.stderr, flush=True)
+        processes.tell(f"error: {who} waited {CONNECT_SECONDS} s for the others: not all came")
         os._exit(2)
 
     # When its own time is over, JAX does not raise an error but aborts the process.

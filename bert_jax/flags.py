@@ -14,7 +14,7 @@ MODES = {
 }
 
 # Modes that run steps on a device.
-COMPUTING_MODES = ("pretrain", "fill_mask", "extract", "cluster")
+COMPUTING_MODES = ("pretrain", "fill_mask", "extract", "cluster", "export")
 
 
 def define(values: flags.FlagValues) -> None:
@@ -58,7 +58,7 @@ def define(values: flags.FlagValues) -> None:
         "tokenize, fill_mask: file for JSON lines; default standard output. extract: file for the vectors, whose "
         "ending (.npy, .npz, .jsonl, .tfrecord) says the format.",
     )
-    boolean("overwrite", False, "export, extract, cluster: write over what an earlier run left.")
+    boolean("overwrite", False, "export, extract, fill_mask, cluster: write over what an earlier run left.")
     string("text_field", "text", "Field that holds the text in JSON lines and TFDS data sets.")
     enum(
         "sentence_splitting",

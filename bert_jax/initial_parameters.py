@@ -26,6 +26,8 @@ def load(
     loaded, report = read(flags, config, head)
     for line in report.lines(fresh=True):
         message(f"--init_checkpoint: {line}")
+    if "pooler" in report.missing_parts:
+        message("warning: --init_checkpoint has no pooler: whatever reads the pooled vector begins with a new one")
     fresh = state["params"]
     merged = merge_into(fresh, loaded)
     return state | {"params": jax.tree.map(lambda new, old: jax.device_put(new, old.sharding), merged, fresh)}

@@ -4,9 +4,11 @@ import contextlib
 import importlib
 import math
 import os
+import re
 import signal
 import sys
 import traceback
+from typing import Any, TextIO
 
 from absl import flags
 
@@ -50,8 +52,8 @@ def parse(argv: list[str]) -> flags.FlagValues:
         rest = values(argv)
     except flags.Error as error:
         raise UserError(" ".join(str(error).replace("flag --", "--").replace("ERROR:: ", "").split())) from None
-    if rest[1:] and values.mode == "fill_mask":
-        values.text = [*(values.text or []), *rest[1:]]
+    if values.mode == "fill_mask" and (values.text or rest[1:]):
+        values.text = [_as_utf8(text) for text in [*(values.text or []), *rest[1:]]]
     elif rest[1:]:
         raise UserError(f"unexpected {rest[1]!r}: every option is written --name=value")
     for name in values:
@@ -63,6 +65,13 @@ def parse(argv: list[str]) -> flags.FlagValues:
     return values
 
 
+def _as_utf8(text: str) -> str:
+    """A text from the command line; where the locale could not decode it, it is UTF-8."""
+    if re.search("[\ud800-\udfff]", text):
+        return os.fsencode(text).decode("utf-8", "replace")
+    return text
+
+
 def help_text(values: flags.FlagValues) -> str:
     modes = "\n".join(f"  {mode:<10}{text}" for mode, text in MODES.items())
     return USAGE.format(modes=modes) + values.module_help("bert_jax.flags").partition("\n")[2]
@@ -72,39 +81,109 @@ def main(argv: list[str] | None = None) -> int:
     """Runs one command line and returns its exit code."""
     argv = sys.argv if argv is None else argv
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    _open_closed_streams()
+    output = sys.stdout
     try:
-        values = parse(argv)
-        if values.version:
-            print(f"bert_jax {__version__}")
-            return 0
-        if values.help:
-            print(help_text(values), flush=True)
-            return 0
-        if values.mode is None:
-            raise UserError(f"--mode is missing: one of {', '.join(MODES)} (--help tells more)")
-        if values.mode in COMPUTING_MODES:
-            keep_freed_memory()
-            with _sigterm_like_sigint():
-                return _run_mode(values)
-        return _run_mode(values)
+        sys.stdout = _Output(output)
+        code = _main(argv)
+        sys.stdout.flush()
+        return code
     except BrokenPipeError:  # whoever reads the output has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        _discard(output)
+        return _leave(0)
     except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
+        _tell(f"error: {error}")
         return _leave(EXIT_USER_ERROR)
     except KeyboardInterrupt:
         # Steps have handlers of their own, which save; here nothing is lost that the same command does not make again.
-        print("stopped before anything was written; the same command begins again", file=sys.stderr)
+        _tell("stopped before anything was written; the same command begins again")
         return _leave(EXIT_STOPPED)
     except Exception:
-        traceback.print_exc()
+        _tell(traceback.format_exc().rstrip())
         return _leave(EXIT_FAILED)
+    finally:
+        sys.stdout = output
+        for stream in (output, sys.stderr):
+            _discard_what_cannot_be_written(stream)
+
+
+def _main(argv: list[str]) -> int:
+    values = parse(argv)
+    if values.version:
+        print(f"bert_jax {__version__}")
+        return 0
+    if values.help:
+        print(help_text(values), flush=True)
+        return 0
+    if values.mode is None:
+        raise UserError(f"--mode is missing: one of {', '.join(MODES)} (--help tells more)")
+    if values.mode in COMPUTING_MODES:
+        keep_freed_memory()
+        with _sigterm_like_sigint():
+            return _run_mode(values)
+    return _run_mode(values)
 
 
 def _run_mode(values: flags.FlagValues) -> int:
     mode = importlib.import_module(f"bert_jax.modes.{values.mode}")
     return mode.run(values) or 0
+
+
+def _tell(text: str) -> None:
+    with contextlib.suppress(OSError):
+        print(text, file=sys.stderr, flush=True)
+
+
+def _open_closed_streams() -> None:
+    """Standard streams that the caller closed become ones that cannot be used; nobody reads what goes to stderr then.
+
+    Without this the next file that is opened gets their number, and what a library prints.
+    """
+    for number, (name, can) in enumerate((("stdin", os.O_WRONLY), ("stdout", os.O_RDONLY), ("stderr", os.O_WRONLY))):
+        if getattr(sys, name) is None:
+            os.dup2(os.open(os.devnull, can), number)
+            setattr(sys, name, open(number, "w" if number else "r", closefd=False))  # noqa: SIM115
+
+
+class _Output:
+    """Standard output, of which it is no failure of this program that it is full or closed."""
+
+    def __init__(self, stream: TextIO):
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        with _user_errors_of_output():
+            return self._stream.write(text)
+
+    def flush(self) -> None:
+        with _user_errors_of_output():
+            self._stream.flush()
+
+
+@contextlib.contextmanager
+def _user_errors_of_output():
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise UserError(f"standard output: {error.strerror}") from None
+
+
+def _discard_what_cannot_be_written(stream: TextIO) -> None:
+    try:
+        stream.flush()
+    except OSError:
+        _discard(stream)
+
+
+def _discard(stream: TextIO) -> None:
+    """Lets go of what is still to be written, which the interpreter would try at its end."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _leave(code: int) -> int:

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bert_jax.inference import Example, map_examples
+from bert_jax.inference import Example, encode, map_examples
 from bert_jax.loading import LoadedBert
 from bert_jax.partitioning import make_mesh
 from input_pipeline.arguments import list_of_texts, texts_of, whole_number
@@ -202,7 +202,7 @@ def _function(module: nn.Module, vocab_size: int, top_k: int, follows: bool) -> 
         def apply(method, *arguments):
             return module.apply({"params": params}, *arguments, method=method)
 
-        hidden = apply("encode", batch["input_ids"], batch["input_mask"], batch["segment_ids"])[-1]
+        hidden = encode(module, params, batch)[0][-1]
 
         def best(positions):
             logits = apply("masked_lm", hidden, positions[:, None])[:, 0]

@@ -4,11 +4,12 @@ With one process nothing here touches a device or waits.
 """
 
 import collections
+import contextlib
 import json
 import sys
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
@@ -21,6 +22,8 @@ from input_pipeline.errors import UserError
 
 POLL_SECONDS = 1.0
 
+_T = TypeVar("_T")
+
 
 def is_first() -> bool:
     """Whether this process is the one that writes what only one may write."""
@@ -30,6 +33,12 @@ def is_first() -> bool:
 def say(text: str) -> None:
     """One line for the user, on standard error, from one process only."""
     if is_first():
+        tell(text)
+
+
+def tell(text: str) -> None:
+    """One line for the user, on standard error, from each process that calls this."""
+    with contextlib.suppress(OSError):  # that nobody can be told must not end the work
         print(text, file=sys.stderr, flush=True)
 
 
@@ -56,6 +65,19 @@ def from_first(decide: Callable[[], Any]) -> Any:
     if "error" in outcome:
         raise UserError(outcome["error"])
     return outcome["value"]
+
+
+@contextlib.contextmanager
+def on_first(make: Callable[[], contextlib.AbstractContextManager[_T]]) -> Iterator[_T | None]:
+    """Enters what `make` gives on the first process only; the others get None.
+
+    All processes must enter and leave this, and all get the errors of entering and leaving as from_first gives them.
+    """
+    entered: list[_T] = []
+    with contextlib.ExitStack() as stack:
+        from_first(lambda: entered.append(stack.enter_context(make())))
+        yield entered[0] if entered else None
+        from_first(stack.close)
 
 
 def all_true(value: bool) -> bool:

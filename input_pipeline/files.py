@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import re
+import secrets
 import shutil
 import tempfile
 import threading
@@ -22,6 +23,7 @@ from etils import epath
 from input_pipeline.errors import UserError
 
 PATIENCE_SECONDS = 10.0
+PARTIAL = ".tmp"  # at the end of names that hold what is not complete
 REMOTE_SCHEMES = ("gs://", "s3://", "az://", "hf://")
 
 _T = TypeVar("_T")
@@ -158,7 +160,7 @@ def replacing(path: str | os.PathLike, flag: str) -> Iterator[Path]:
             folder = tempfile.mkdtemp()
         else:
             stack.enter_context(_parents_made(Path(target).absolute().parent))
-            folder = tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".tmp", dir=target.parent)
+            folder = tempfile.mkdtemp(prefix=f".{target.name}.", suffix=PARTIAL, dir=target.parent)
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
         part = Path(folder, target.name)
         yield part
@@ -243,6 +245,59 @@ def move_folder(source: str | os.PathLike, target: str | os.PathLike, last: str)
             with open(os.path.join(source, name), "rb") as local, (target / name).open("wb") as remote:
                 shutil.copyfileobj(local, remote, 1 << 24)
         shutil.rmtree(source)
+
+
+@contextlib.contextmanager
+def filling_folder(path: str | os.PathLike, flag: str, last: str) -> Iterator[Path]:
+    """A local folder to put files into, which become those of the folder `path` at the end and vanish after an error.
+
+    Arguments:
+      last: name of the file that comes last, with which the folder counts as complete.
+
+    Raises:
+      UserError: when the place cannot be written, on entering or at the end.
+    """
+    target = reach(path, flag)
+    with contextlib.ExitStack() as stack:
+        with user_errors(target, flag):
+            if is_remote(target):
+                partial = Path(tempfile.mkdtemp())
+            else:
+                target = as_path(os.path.realpath(target))  # what a link names, also where that is not there yet
+                # Inside of a folder that is there: it may be the only place that can be written.
+                parent = Path(target if target.exists() else target.parent)
+                stack.enter_context(_parents_made(parent))
+                partial = parent / f".{target.name}.{secrets.token_hex(4)}{PARTIAL}"
+                partial.mkdir()  # by mkdtemp it would be closed to others
+            stack.callback(shutil.rmtree, partial, ignore_errors=True)
+        yield partial
+        with user_errors(target, flag):
+            _usual_modes(partial)
+            if is_remote(target) or not target.exists():
+                move_folder(partial, target, last)
+            else:
+                for name in sorted(os.listdir(partial), key=lambda name: (name == last, name)):
+                    os.replace(partial / name, target / name)
+
+
+def _usual_modes(folder: Path) -> None:
+    """Gives the files of a folder the mode that a new file has; some libraries close theirs to others."""
+    probe = folder / ".mode"
+    probe.touch()
+    mode = probe.stat().st_mode & 0o777
+    probe.unlink()
+    for path in folder.iterdir():
+        path.chmod(mode)
+
+
+def check_new_file(path: str | os.PathLike, flag: str, overwrite: bool) -> None:
+    """Raises UserError when `path` cannot become a file: a folder is there, or a file and `overwrite` is False."""
+    target = reach(path, flag)
+    with user_errors(target, flag):
+        if target.is_dir():
+            raise IsADirectoryError
+        if target.exists() and not overwrite:
+            raise UserError(f"{flag}={path} is there already: give --overwrite, or another name")
 
 
 @contextlib.contextmanager

@@ -67,8 +67,7 @@ def read_lines(paths: list[str], text_field: str = "text", flag: str = "--input_
       UserError: a file cannot be read, is no text, or has a line without the field; the line is named.
     """
     if not paths:
-        for number, text in enumerate(_lines_of(sys.stdin.buffer), start=1):
-            yield TextLine(text, STANDARD_INPUT, number)
+        yield from _standard_input(flag)
     for path in paths:
         with corpus.open_text(path, flag) as file:
             for number, text in enumerate(_lines_of(file), start=1):
@@ -99,6 +98,14 @@ def split_pair(line: str) -> tuple[str, str | None]:
     line = line.strip()
     first, mark, second = line.rpartition(PAIR_MARK)
     return (first, second) if mark else (line, None)
+
+
+def _standard_input(flag: str) -> Iterator[TextLine]:
+    try:
+        for number, text in enumerate(_lines_of(sys.stdin.buffer), start=1):
+            yield TextLine(text, STANDARD_INPUT, number)
+    except OSError as error:  # it is closed
+        raise UserError(f"{STANDARD_INPUT} cannot be read ({error.strerror}): give {flag}") from None
 
 
 def _lines_of(file: IO[bytes]) -> Iterator[str]:

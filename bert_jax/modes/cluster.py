@@ -2,9 +2,6 @@
 
 import json
 import os
-import shutil
-import tempfile
-from pathlib import Path
 from typing import Any
 
 from bert_jax import cluster_report, clustering, devices, features, partitioning, processes
@@ -153,18 +150,9 @@ def write(output_dir: str, contents: dict[str, bytes]) -> None:
             for name, data in contents.items():
                 files.write_bytes_atomic(target / name, data)
             return
-        if files.is_remote(target):
-            folder = Path(tempfile.mkdtemp())
-        else:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            folder = Path(target.parent, f".{target.name}.{os.getpid()}.tmp")
-            folder.mkdir()
-        try:
-            for name, data in contents.items():
-                (folder / name).write_bytes(data)
-            files.move_folder(folder, target, last="clusters.json")
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
+    with files.filling_folder(output_dir, "--output_dir", last="clusters.json") as folder:
+        for name, data in contents.items():
+            (folder / name).write_bytes(data)
 
 
 def tell(flags: Any, summary: dict[str, Any]) -> None:

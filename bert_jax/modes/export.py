@@ -1,10 +1,10 @@
 """--mode=export: any checkpoint as a folder for Hugging Face, as Google's TF1 checkpoint, or as a StableHLO program."""
 
 import contextlib
+import errno
+import json
 import os
 import re
-import shutil
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,8 @@ from bert_jax.loading import LoadedBert, load_from_flags
 from input_pipeline import files
 from input_pipeline.errors import UserError
 
-MARK = "export.json"  # written last; a folder with it may be written over
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EROFS, errno.EIO)
+MARK = "export.json"  # written last; it lists the files of the folder, which may be written over
 
 
 def run(flags: Any) -> None:
@@ -37,14 +38,18 @@ def run(flags: Any) -> None:
         check_platforms(flags.platforms)
     check_free(flags.output_dir, flags.overwrite)
     devices.start(flags)
-    if not processes.is_first():
-        return
+    processes.from_first(lambda: make(flags))
+
+
+def make(flags: Any) -> None:
+    """Loads, writes and tells; for one process only."""
     bert = load_from_flags(flags, processes.say)
-    with new_folder(flags.output_dir, flags.overwrite) as folder:
-        with full_disk_is_no_crash(flags.output_dir):
+    with files.filling_folder(flags.output_dir, "--output_dir", last=MARK) as folder:
+        with full_disk_is_no_crash(flags.output_dir, folder):
             notes = write(folder, flags, bert)
-        described = {"format": flags.format, "init_checkpoint": flags.init_checkpoint, "notes": notes}
-        files.write_json_atomic(folder / MARK, described)
+            described = {"format": flags.format, "init_checkpoint": flags.init_checkpoint, "notes": notes}
+            files.write_json_atomic(folder / MARK, {**described, "files": sorted(os.listdir(folder))})
+        remove_export(flags.output_dir, flags.overwrite)
     for note in notes:
         processes.say(note)
     processes.say(f"done: {flags.output_dir} holds the {flags.format} export")
@@ -60,17 +65,14 @@ def write(folder: Path, flags: Any, bert: LoadedBert) -> list[str]:
 
 
 @contextlib.contextmanager
-def full_disk_is_no_crash(path: str) -> Iterator[None]:
-    """Names `path` when writing fails: each library has exceptions of its own for what the system says."""
+def full_disk_is_no_crash(path: str, partial: Path) -> Iterator[None]:
+    """Names `path` and not `partial` when writing fails: each library has exceptions of its own for that."""
     try:
         yield
-    except UserError:
-        raise
     except Exception as error:
-        if trouble := re.search(
-            "No space left on device|Disk quota exceeded|File too large|Permission denied", str(error)
-        ):
-            raise UserError(f"--output_dir={path}: {trouble[0]}; nothing was left there") from error
+        trouble = re.search("|".join(map(os.strerror, _FULL)), str(error))
+        if trouble and (not isinstance(error, UserError) or os.fspath(partial) in str(error)):
+            raise UserError(f"--output_dir={path}: {trouble[0]}") from error
         raise
 
 
@@ -82,34 +84,33 @@ def check_free(path: str, overwrite: bool) -> None:
             return
         if not place.is_dir():
             raise NotADirectoryError
-        if not any(place.iterdir()):
+        # What a killed run left is no reason to refuse the same command.
+        found = {entry.name for entry in place.iterdir() if not entry.name.endswith(files.PARTIAL)}
+        if not found:
             return
         if not overwrite:
             raise UserError(f"--output_dir={path} is not empty: choose a new folder, or give --overwrite")
-        if not (place / MARK).exists():
-            raise UserError(f"--output_dir={path} holds something else than an export, which --overwrite would delete")
+        if foreign := sorted(found - set(files_of_export(place))):
+            raise UserError(
+                f"--output_dir={path} holds something else than an export, which --overwrite will not delete: "
+                f"{foreign[0]}"
+            )
 
 
-@contextlib.contextmanager
-def new_folder(path: str, overwrite: bool) -> Iterator[Path]:
-    """A local folder to fill, which becomes `path` when all is written and vanishes when something fails."""
-    target = files.as_path(path)
-    with files.user_errors(target, "--output_dir"):
-        parent = Path(tempfile.gettempdir() if files.is_remote(path) else target.parent)
-        parent.mkdir(parents=True, exist_ok=True)
-        partial = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=parent))
-        partial.chmod(0o777 & ~_umask())  # mkdtemp's folders are closed to others
+def files_of_export(folder: Any) -> list[str]:
+    """What an earlier export wrote into the folder, MARK first; nothing where there was none."""
     try:
-        yield partial
-        with files.user_errors(target, "--output_dir"):
-            if overwrite and target.exists():
-                target.rmtree()
-        files.move_folder(partial, target, last=MARK)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
+        names = json.loads((folder / MARK).read_bytes())["files"]
+        return [MARK, *(os.path.basename(name) for name in names)]
+    except (FileNotFoundError, ValueError, TypeError, KeyError):
+        return []
 
 
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+def remove_export(path: str, overwrite: bool) -> None:
+    """Takes the files of an earlier export away; other files stay. Raises: UserError as check_free."""
+    check_free(path, overwrite)  # it is some time since the first look
+    place = files.as_path(path)
+    with files.user_errors(place, "--output_dir"):
+        for name in files_of_export(place):
+            with contextlib.suppress(FileNotFoundError):
+                (place / name).unlink()

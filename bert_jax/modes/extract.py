@@ -41,12 +41,12 @@ def run(flags: Any) -> None:
     lines = _Lines(bert, text_lines.read_lines(paths, flags.text_field), limit)
     shape = spec.vector_shape(bert.config.hidden_size)
     results = features.extract(bert, spec, lines, mesh=mesh, limit=limit, batch_size=flags.eval_batch_size)
-    with contextlib.ExitStack() as stack:
-        file = None
-        if processes.is_first():
-            opened = feature_files.open_feature_file(flags.output_file, spec, shape, bert.tokenizer)
-            file = stack.enter_context(opened)
-        display = stack.enter_context(RateDisplay("lines", total, shown=processes.is_first()))
+    with (
+        processes.on_first(
+            lambda: feature_files.open_feature_file(flags.output_file, spec, shape, bert.tokenizer)
+        ) as file,
+        RateDisplay("lines", total, shown=processes.is_first()) as display,
+    ):
         for number, (layout, vectors) in enumerate(results, start=1):
             if not np.isfinite(vectors).all():
                 raise UserError(f"text {number}: its vectors hold NaN or infinity: the weights are damaged or overflow")
@@ -101,12 +101,7 @@ def check_output_file(flags: Any) -> None:
         endings = ", ".join(feature_files.ENDINGS)
         raise UserError(f"--mode=extract needs --output_file, whose ending says the format: {endings}")
     feature_files.ending_of(path, flags.pooling == "none")
-    target = files.reach(path, feature_files.FLAG)
-    with files.user_errors(target, feature_files.FLAG):
-        if target.is_dir():
-            raise IsADirectoryError
-        if target.exists() and not flags.overwrite:
-            raise UserError(f"--output_file={path} is there already: give --overwrite, or another name")
+    files.check_new_file(path, feature_files.FLAG, flags.overwrite)
 
 
 def check_not_an_input(output_file: str, paths: list[str]) -> None:

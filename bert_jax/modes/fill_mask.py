@@ -25,8 +25,8 @@ def run(flags: Any) -> None:
     skipped. What is typed on a terminal is answered line by line.
 
     Args:
-        flags: text, input_file, text_field, output_file, output_format, top_k, max_seq_length, eval_batch_size, mesh
-            and those of loading.load_from_flags and devices.start.
+        flags: text, input_file, text_field, output_file, overwrite, output_format, top_k, max_seq_length,
+            eval_batch_size, mesh and those of loading.load_from_flags and devices.start.
 
     Raises:
         UserError: flags that do not fit together or a text with nothing to predict, before the weights are read; too
@@ -71,13 +71,14 @@ def run(flags: Any) -> None:
         for text in _texts(flags, paths):
             encode(text)
     with (
-        _open_output(flags) as write,
+        processes.on_first(lambda: _open_output(flags)) as write,
         RateDisplay("texts", shown=bool(flags.output_file) and processes.is_first()) as display,
     ):
         found = False
         for text, filling in answers(_texts(flags, paths)):
             found = True
-            write(_form(flags)(text, filling))
+            if write:
+                write(_form(flags)(text, filling))
             display.advance()
         if not found:
             raise UserError(f"{', '.join(paths) or text_lines.STANDARD_INPUT}: there is no text")
@@ -138,8 +139,7 @@ def _input_paths(flags: Any) -> list[str]:
         raise UserError("several processes cannot share standard input: give --input_file or --text")
     paths = text_lines.input_paths(flags.input_file or [])
     if flags.output_file:
-        if files.reach(flags.output_file, "--output_file").is_dir():
-            raise UserError(f"--output_file: {flags.output_file} is a folder, a file is needed")
+        files.check_new_file(flags.output_file, "--output_file", flags.overwrite)
         for path in paths:
             if os.path.realpath(path) == os.path.realpath(flags.output_file):
                 raise UserError(f"--output_file={flags.output_file} is an --input_file too: it would be overwritten")
@@ -184,9 +184,6 @@ def _converse(flags: Any, answers: Callable[[Iterable[Text]], Iterator[tuple[Tex
 @contextlib.contextmanager
 def _open_output(flags: Any) -> Iterator[Callable[[str], None]]:
     """Gives a function that writes a string to --output_file, which appears when all is written, or standard output."""
-    if not processes.is_first():
-        yield lambda line: None
-        return
     if not flags.output_file:
         encoding = sys.stdout.encoding or "utf-8"
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 
 import jax
 import numpy as np
@@ -11,6 +12,7 @@ from small_bert import CONFIG, loaded, write_run
 import bert_jax
 from bert_jax.main import main
 from bert_jax.modes import export
+from input_pipeline.errors import UserError
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +48,9 @@ def test_a_full_folder_is_left_alone(run, tmp_path, capsys):
     assert command(**flags) == 2
     assert "is not empty: choose a new folder, or give --overwrite" in capsys.readouterr().err
     assert command("--overwrite", **flags) == 2
-    assert "holds something else than an export, which --overwrite would delete" in capsys.readouterr().err
+    assert (
+        "holds something else than an export, which --overwrite will not delete: thesis.txt" in capsys.readouterr().err
+    )
     assert os.listdir(tmp_path) == ["thesis.txt"]
 
 
@@ -66,7 +70,74 @@ def test_nothing_is_left_of_an_export_that_failed(run, tmp_path, monkeypatch, ca
 
     monkeypatch.setattr(export, "export_huggingface", fail)
     assert command(init_checkpoint=run, format="huggingface", output_dir=tmp_path / "out") == 2
-    assert f"error: --output_dir={tmp_path}/out: No space left on device; nothing was left" in capsys.readouterr().err
+    assert capsys.readouterr().err.endswith(f"error: --output_dir={tmp_path}/out: No space left on device\n")
+    assert os.listdir(tmp_path) == []
+
+
+def test_what_lies_beside_an_export_is_not_deleted(run, tmp_path, capsys):
+    flags = {"init_checkpoint": run, "output_dir": tmp_path / "out", "format": "tf1"}
+    assert command(**flags) == 0
+    (tmp_path / "out" / "thesis.txt").write_text("years of work")
+    before = sorted(os.listdir(tmp_path / "out"))
+    assert command("--overwrite", **flags) == 2
+    assert "will not delete: thesis.txt" in capsys.readouterr().err
+    (tmp_path / "out" / "thesis.txt").unlink()
+    (tmp_path / "out" / "export.json").write_text("{}")
+    assert command("--overwrite", **flags) == 2
+    assert sorted([*os.listdir(tmp_path / "out"), "thesis.txt"]) == before
+
+
+def test_a_full_disk_is_named_without_the_folder_that_is_written(run, tmp_path, monkeypatch, capsys):
+    def fail(folder, *rest):
+        raise UserError(f"writing: cannot access {folder}/vocab.txt: File too large")
+
+    monkeypatch.setattr(export, "export_tf1", fail)
+    assert command(init_checkpoint=run, format="tf1", output_dir=tmp_path / "a" / "out") == 2
+    assert capsys.readouterr().err.endswith(f"error: --output_dir={tmp_path}/a/out: File too large\n")
+    assert os.listdir(tmp_path) == []
+
+
+def test_files_have_the_usual_mode(run, tmp_path):
+    before = os.umask(0o027)
+    try:
+        assert command(init_checkpoint=run, format="huggingface", output_dir=tmp_path / "out") == 0
+    finally:
+        os.umask(before)
+    modes = {path.name: path.stat().st_mode & 0o777 for path in [tmp_path / "out", *(tmp_path / "out").iterdir()]}
+    assert modes.pop("out") == 0o750 and "model.safetensors" in modes
+    assert set(modes.values()) == {0o640}, modes
+
+
+def test_an_empty_folder_is_filled_where_it_is(run, tmp_path, monkeypatch):
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    assert command(init_checkpoint=run, format="tf1", output_dir=".") == 0
+    assert "export.json" in os.listdir(".") and os.listdir(tmp_path) == ["here"]
+    assert command("--overwrite", init_checkpoint=run, format="huggingface", output_dir=".") == 0
+    assert "model.safetensors" in os.listdir(".") and "bert_model.ckpt.index" not in os.listdir(".")
+
+
+def test_links_are_followed(run, tmp_path):
+    (tmp_path / "link").symlink_to(tmp_path / "out")
+    for form in ("tf1", "huggingface"):
+        assert command("--overwrite", init_checkpoint=run, format=form, output_dir=tmp_path / "link") == 0
+        assert json.loads((tmp_path / "out" / "export.json").read_text())["format"] == form
+    assert (tmp_path / "link").is_symlink() and sorted(os.listdir(tmp_path)) == ["link", "out"]
+
+
+def test_what_a_killed_run_left_is_no_obstacle(run, tmp_path):
+    (tmp_path / "out" / ".out.1234.tmp").mkdir(parents=True)
+    assert command(init_checkpoint=run, format="tf1", output_dir=tmp_path / "out") == 0
+
+
+def test_sigterm_is_a_stop(run, tmp_path, monkeypatch, capsys):
+    def wait(folder, *rest):
+        (folder / "half").touch()
+        signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr(export, "export_tf1", wait)
+    assert command(init_checkpoint=run, format="tf1", output_dir=tmp_path / "out") == 75
+    assert "stopped before anything was written" in capsys.readouterr().err
     assert os.listdir(tmp_path) == []
 
 

@@ -153,6 +153,19 @@ def test_characters_that_the_terminal_lacks(run, monkeypatch):
     assert out.getvalue().startswith(b"caf\xe9 \\u5317 [MASK]\n  1  0.")
 
 
+def test_a_file_is_replaced_when_told(run, tmp_path):
+    (tmp_path / "out.jsonl").write_text("old")
+    assert run("--overwrite", "a [MASK]", output_file=tmp_path / "out.jsonl", top_k=1)[0] == 0
+    assert json_of((tmp_path / "out.jsonl").read_text())[0]["text"] == "a [MASK]"
+
+
+def test_words_that_the_locale_could_not_decode(run):
+    words = "caf\xe9 [MASK]".encode().decode("ascii", "surrogateescape")
+    broken = b"\xff [MASK]".decode("ascii", "surrogateescape")
+    code, out, _ = run(words, f"--text={broken}", output_format="jsonl", top_k=1)
+    assert code == 0 and [line["text"] for line in json_of(out)] == ["\ufffd [MASK]", "caf\xe9 [MASK]"]
+
+
 def test_mistakes_that_need_no_model(mistake, tmp_path):
     path = tmp_path / "a.txt"
     path.write_text("a [MASK]\n\nno\n")
@@ -165,7 +178,8 @@ def test_mistakes_that_need_no_model(mistake, tmp_path):
     assert "--text: it is blank" in mistake(" ")
     assert "not from both" in mistake("[MASK]", input_file=path)
     assert "no such file or folder: /nowhere" in mistake("--input_file=/nowhere")
-    assert "is an --input_file too" in mistake(input_file=path, output_file=path)
+    assert "is an --input_file too" in mistake("--overwrite", input_file=path, output_file=path)
+    assert f"--output_file={path} is there already: give --overwrite" in mistake("[MASK]", output_file=path)
     assert "is a folder, a file is needed" in mistake("[MASK]", output_file=tmp_path)
     assert "cannot share standard input" in mistake(num_processes=2, process_id=0, coordinator_address="localhost:1")
     assert "--top_k=0" in mistake("[MASK]", top_k=0)

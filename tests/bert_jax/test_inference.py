@@ -129,7 +129,7 @@ if len(sys.argv) > 1:
 assert jax.device_count() == 8
 for sizes, count in (("", 1012), ("", 5), ("data=2,fsdp=2,tensor=2", 101)):
     mesh = partitioning.make_mesh(sizes)
-    tests.check(tests.run(tests.examples(count), mesh, batch_size=64, window_tokens=9000), count)
+    tests.check(tests.run(tests.examples(count), mesh, batch_size=16, window_tokens=9000), count)
 """
 
 

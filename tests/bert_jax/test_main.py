@@ -48,6 +48,33 @@ def test_mistakes_exit_with_two_and_one_line(arguments, words, capsys):
     assert error.startswith("error: ") and error.count("\n") == 1 and words in error
 
 
+def shell(words):
+    script = f"exec {sys.executable} -m bert_jax.main {words}"
+    return subprocess.run(["sh", "-c", script], capture_output=True, text=True, cwd=ROOT)
+
+
+@pytest.mark.parametrize("words", ["--version", "--help", "--mode=describe --model=tiny", "--mode=tokenize"])
+def test_a_standard_output_that_takes_nothing(words, tmp_path):
+    (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\n")
+    if words == "--mode=tokenize":
+        words += f" --vocab_file={tmp_path}/vocab.txt --input_file={tmp_path}/vocab.txt"
+    for output, reason in ((">/dev/full", "No space left on device"), (">&-", "Bad file descriptor")):
+        done = shell(f"{words} {output}")
+        assert (done.returncode, done.stderr) == (2, f"error: standard output: {reason}\n")
+
+
+def test_closed_input_and_errors_that_nobody_can_read(tmp_path):
+    (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\n")
+    done = shell(f"--mode=tokenize --vocab_file={tmp_path}/vocab.txt <&-")
+    assert done.returncode == 2
+    assert done.stderr == "error: standard input cannot be read (Bad file descriptor): give --input_file\n"
+    for errors in ("2>&-", "2>/dev/full"):
+        done = shell(f"--mode=describe --model=tiny {errors}")
+        assert done.returncode == 0 and "parameters" in done.stdout
+        done = shell(f"--mode=tokenize {errors}")
+        assert (done.returncode, done.stdout) == (2, "")
+
+
 def test_flagfile(tmp_path, capsys):
     (tmp_path / "x.flags").write_text("# a comment\n--mode=describe\n--model=tiny\n")
     assert main(["bert_jax", f"--flagfile={tmp_path}/x.flags", "--model=mini"]) == 0
