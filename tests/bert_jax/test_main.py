@@ -1,6 +1,7 @@
 """The command line itself: help, exit codes, and what importing costs."""
 
 import ast
+import os
 import subprocess
 import sys
 import time
@@ -48,18 +49,20 @@ def test_mistakes_exit_with_two_and_one_line(arguments, words, capsys):
     assert error.startswith("error: ") and error.count("\n") == 1 and words in error
 
 
-def shell(words):
+def shell(words, **environment):
     script = f"exec {sys.executable} -m bert_jax.main {words}"
-    return subprocess.run(["sh", "-c", script], capture_output=True, text=True, cwd=ROOT)
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"} | environment
+    return subprocess.run(["sh", "-c", script], capture_output=True, text=True, cwd=ROOT, env=environment)
 
 
-@pytest.mark.parametrize("words", ["--version", "--help", "--mode=describe --model=tiny", "--mode=tokenize"])
-def test_a_standard_output_that_takes_nothing(words, tmp_path):
+@pytest.mark.parametrize("environment", [{}, {"PYTHONUNBUFFERED": "1"}])
+@pytest.mark.parametrize("words", ["--version", "--mode=describe --model=tiny", "--mode=tokenize"])
+def test_a_standard_output_that_takes_nothing(words, environment, tmp_path):
     (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\n")
     if words == "--mode=tokenize":
         words += f" --vocab_file={tmp_path}/vocab.txt --input_file={tmp_path}/vocab.txt"
     for output, reason in ((">/dev/full", "No space left on device"), (">&-", "Bad file descriptor")):
-        done = shell(f"{words} {output}")
+        done = shell(f"{words} {output}", **environment)
         assert (done.returncode, done.stderr) == (2, f"error: standard output: {reason}\n")
 
 
