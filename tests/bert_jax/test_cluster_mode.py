@@ -121,6 +121,14 @@ def test_mistakes_are_named_and_leave_nothing(run, tmp_path, content, flags, mes
     assert os.listdir(tmp_path) == ["a.txt"]
 
 
+def test_an_empty_folder_is_filled_where_it_is(run, documents, tmp_path, monkeypatch):
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    code, _, _ = run(input_file=documents, num_clusters=3, output_dir=".")
+    assert code == 0 and sorted(os.listdir(".")) == ["clusters.html", "clusters.json", "clusters.jsonl"]
+    assert sorted(os.listdir(tmp_path)) == ["documents.jsonl", "here"]
+
+
 def test_folders_that_cannot_be_used(run, documents, tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "own.txt").write_text("")

@@ -3,6 +3,8 @@
 import json
 import os
 import signal
+import subprocess
+import sys
 
 import jax
 import numpy as np
@@ -128,6 +130,21 @@ def test_links_are_followed(run, tmp_path):
 def test_what_a_killed_run_left_is_no_obstacle(run, tmp_path):
     (tmp_path / "out" / ".out.1234.tmp").mkdir(parents=True)
     assert command(init_checkpoint=run, format="tf1", output_dir=tmp_path / "out") == 0
+
+
+def test_a_mistake_ends_all_processes(tmp_path, free_port):
+    words = [sys.executable, "-m", "bert_jax.main", "--mode=export", "--format=tf1", f"--init_checkpoint={tmp_path}/no"]
+    words += [f"--output_dir={tmp_path}/out", f"--coordinator_address=localhost:{free_port}", "--num_processes=2"]
+    running = [subprocess.Popen([*words, f"--process_id={i}"], stderr=subprocess.PIPE, text=True) for i in range(2)]
+    try:
+        said = [process.communicate(timeout=120)[1] for process in running]
+    finally:
+        for process in running:
+            process.kill()
+    assert [process.returncode for process in running] == [2, 2]
+    assert {errors.splitlines()[-1] for errors in said} == {
+        f"error: --init_checkpoint: no such file or folder: {tmp_path}/no"
+    }
 
 
 def test_sigterm_is_a_stop(run, tmp_path, monkeypatch, capsys):

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from bert_jax.feature_files import ending_of, open_feature_file
+from bert_jax.feature_files import ENDINGS, ending_of, open_feature_file
 from bert_jax.features import FeatureSpec
 from input_pipeline import files
 from input_pipeline.errors import UserError
@@ -131,6 +131,16 @@ def test_remote_files_are_uploaded_when_complete(tmp_path, monkeypatch):
     monkeypatch.setattr(files, "reach", lambda path, flag: files.as_path(path))
     written = write(tmp_path / "x.npy", spec())
     np.testing.assert_array_equal(np.load(tmp_path / "x.npy"), [vectors for vectors, _ in written])
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_the_usual_mode(tmp_path, ending):
+    before = os.umask(0o027)
+    try:
+        write(tmp_path / f"a{ending}", spec())
+    finally:
+        os.umask(before)
+    assert (tmp_path / f"a{ending}").stat().st_mode & 0o777 == 0o640
 
 
 def test_endings():

@@ -1,3 +1,4 @@
+import os
 import socket
 import subprocess
 import sys
@@ -33,6 +34,22 @@ SCRIPT = textwrap.dedent(
             processes.from_first(fail)
         except kind as error:
             assert str(error).startswith("process 0"), error
+        else:
+            raise AssertionError("no error")
+
+    class File:
+        def __enter__(self):
+            return "file of " + str(index)
+
+        def __exit__(self, *_):
+            raise UserError("full disk")
+
+    for make, message in ((refuse, "process 0 refuses"), (File, "full disk")):
+        try:
+            with processes.on_first(make) as file:
+                assert make is File and file == (None if index else "file of 0")
+        except UserError as error:
+            assert str(error) == message
         else:
             raise AssertionError("no error")
 
@@ -87,6 +104,16 @@ def test_one_process_asks_nobody():
 
 def refuse():
     raise UserError("refused")
+
+
+def test_that_nobody_can_be_told_ends_nothing(monkeypatch):
+    with open("/dev/full", "w") as full:
+        monkeypatch.setattr(sys, "stderr", full)
+        processes.say("a line")
+        monkeypatch.undo()
+        with pytest.raises(OSError, match="No space left"):
+            full.flush()
+        os.dup2(os.open(os.devnull, os.O_WRONLY), full.fileno())
 
 
 def test_two_processes_agree_and_fail_together():
