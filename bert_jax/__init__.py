@@ -15,21 +15,22 @@ from typing import Any
 __version__ = "0.1.0"
 
 _PLACES = {
-    "load": "loading",
-    "LoadedBert": "loading",
-    "encode": "features",
-    "fill_mask": "mask_filling",
-    "next_sentence_probability": "mask_filling",
+    "load": "bert_jax.loading",
+    "LoadedBert": "bert_jax.loading",
+    "encode": "bert_jax.features",
+    "fill_mask": "bert_jax.mask_filling",
+    "next_sentence_probability": "bert_jax.mask_filling",
+    "UserError": "input_pipeline.errors",
 }
-__all__ = [*_PLACES]
+__all__ = [*_PLACES, "__version__"]
 
 
 def __getattr__(name: str) -> Any:
     """Imports a function of _PLACES, and JAX with it, at its first use."""
     if name not in _PLACES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_PLACES[name]}"), name)
+    return getattr(importlib.import_module(_PLACES[name]), name)
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_PLACES])
+    return sorted(__all__)

@@ -103,7 +103,10 @@ def document_vectors(
     totals = np.full((len(texts), dim), -np.inf if is_max else 0.0, np.float32)
     weights = np.zeros(len(texts))
     done = 0
-    results = features.extract(bert, spec, layouts(), mesh=mesh, limit=limit, batch_size=batch_size)
+    window = {}
+    if batch_size is None and mesh.devices.flat[0].platform == "cpu":
+        window = {"window_tokens": _CPU_WINDOW_TOKENS * mesh.size}
+    results = features.extract(bert, spec, layouts(), mesh=mesh, limit=limit, batch_size=batch_size, **window)
     for piece, (layout, vector) in enumerate(results):
         owner = owners[piece]
         while done < owner:  # its last piece came before

@@ -159,16 +159,16 @@ def extract(
     mesh: Any,
     limit: int,
     batch_size: int | None = None,
+    window_tokens: int = _WINDOW_TOKENS,
 ) -> Iterator[tuple[Layout, np.ndarray]]:
     """Each text with its vectors, in order: f32 [dim], or [layers, hidden] of a list; behind [tokens] for tokens.
 
     Args:
         layouts: may be endless: a few thousand are read ahead.
-        mesh, batch_size: as inference.map_examples takes them.
+        mesh, batch_size, window_tokens: as inference.map_examples takes them.
         limit: tokens that no text has more of.
     """
     examples = (inference.Example(layout.input_ids, layout.segment_ids, note=layout) for layout in layouts)
-    window_tokens = _WINDOW_TOKENS
     if spec.of_tokens:
         window_tokens = min(_WINDOW_BYTES // (4 * math.prod(spec.vector_shape(bert.config.hidden_size))), window_tokens)
     results = inference.map_examples(

@@ -1,13 +1,14 @@
 """A BERT to use: configuration, tokenizer, module and parameters from any checkpoint, in one call."""
 
 import os
+import sys
 import types
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
-from absl import logging
 
 from bert_jax.config import BertConfig, config_from_flags
 from bert_jax.convert import checkpoints
@@ -35,10 +36,18 @@ class LoadedBert(NamedTuple):
     module: nn.Module
     params: dict[str, Any]
 
+    def __repr__(self) -> str:
+        sizes = sum(leaf.size for leaf in jax.tree.leaves(self.params))
+        return f"<{type(self.module).__name__} of {sizes:,} parameters: config, tokenizer, module, params>"
+
     def needs(self, part: str, use: str) -> None:
         """Raises UserError when the parameters lack `part` ("pooler", "predictions", "seq_relationship")."""
         if part not in self.params.get("cls", {}) and part not in self.params["bert"]:
             raise UserError(f"these weights have no {PART_NAMES[part]}, which {use} needs")
+
+
+def _to_standard_error(line: str) -> None:
+    print(line, file=sys.stderr)
 
 
 def load(
@@ -52,7 +61,8 @@ def load(
     extend_positions: bool = False,
     allow_pickled_weights: bool = False,
     precision: str = "f32",
-    message: Callable[[str], None] | None = logging.info,
+    message: Callable[[str], None] | None = _to_standard_error,
+    flag: str = "path",
 ) -> LoadedBert:
     """Loads a checkpoint of any kind.
 
@@ -68,6 +78,7 @@ def load(
         allow_pickled_weights: read .bin files, with PyTorch's loader for weights only.
         precision: "f32" or "bf16", the dtype that the module computes in.
         message: takes lines about what was found and used; None drops them.
+        flag: what the path is called in lines and errors.
 
     Raises:
         UserError: nothing readable, or weights, configuration and vocabulary that do not fit together.
@@ -77,7 +88,7 @@ def load(
     if not isinstance(path, str | os.PathLike) or not isinstance(os.fspath(path), str):
         raise UserError(f"a checkpoint is named by a path, which is a str or a pathlib.Path, not by {path!r}")
     message = message or (lambda line: None)
-    source = checkpoints.find(os.fspath(path), allow_pickled=allow_pickled_weights)
+    source = checkpoints.find(os.fspath(path), flag, allow_pickled=allow_pickled_weights)
     beside = checkpoints.flags_beside(source)
     do_lower_case = beside.get("do_lower_case") if do_lower_case is None and vocab_file is None else do_lower_case
     vocab_file = vocab_file or beside.get("vocab_file")
@@ -109,7 +120,7 @@ def load(
 
 
 def load_from_flags(flags: Any, message: Callable[[str], None]) -> LoadedBert:
-    """`load` as the flags of the command line say.
+    """`load` as the flags of the command line say; fills --max_seq_length with that of a run of ours.
 
     Raises:
         UserError: as load; and when --init_checkpoint or a vocabulary is missing.
@@ -121,4 +132,11 @@ def load_from_flags(flags: Any, message: Callable[[str], None]) -> LoadedBert:
         )
     names = ("bert_config_file", "vocab_file", "do_lower_case", "hidden_act", "max_position_embeddings")
     names += ("extend_positions", "allow_pickled_weights", "precision")
-    return load(flags.init_checkpoint, **{name: getattr(flags, name) for name in names}, message=message)
+    given = {name: getattr(flags, name) for name in names}
+    bert = load(flags.init_checkpoint, **given, message=message, flag="--init_checkpoint")
+    if flags.max_seq_length is None:
+        source = checkpoints.find(flags.init_checkpoint, allow_pickled=flags.allow_pickled_weights)
+        if (length := checkpoints.trained_length(source)) and length < bert.config.max_position_embeddings:
+            flags.max_seq_length = length
+            message(f"--max_seq_length={length}, as in the training of {source.name}")
+    return bert

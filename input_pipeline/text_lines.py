@@ -13,6 +13,7 @@ from input_pipeline.errors import UserError
 
 STANDARD_INPUT = "standard input"
 PAIR_MARK = " ||| "
+PAIR_FIELD = "text_pair"
 _JSON_LINES = re.compile(r"\.(jsonl?|ndjson)(\.gz)?$", re.IGNORECASE)
 
 
@@ -82,11 +83,25 @@ def count_lines(paths: list[str], text_field: str = "text", flag: str = "--input
     """How many texts `read_lines` will give; None where only reading could tell (pipes and standard input).
 
     Raises:
-      UserError: as `read_lines`.
+      UserError: as `read_lines` and `pair_of`.
     """
     if not paths or not all(files.is_remote(path) or os.path.isfile(path) for path in paths):
         return None
-    return sum(1 for _ in read_lines(paths, text_field, flag))
+    return sum(1 for line in read_lines(paths, text_field, flag) if pair_of(line, text_field, flag))
+
+
+def pair_of(line: TextLine, text_field: str = "text", flag: str = "--input_file") -> tuple[str, str | None]:
+    """The two texts of a line: a line of JSON may have the second in "text_pair"; else as `split_pair` says.
+
+    Raises:
+      UserError: that field is no string; the line is named.
+    """
+    if text_field == PAIR_FIELD or PAIR_FIELD not in (line.fields or {}):
+        return split_pair(line.text)
+    second = line.fields[PAIR_FIELD]
+    if not isinstance(second, str):
+        raise UserError(f"{line.where(flag)}: field {PAIR_FIELD!r} is no string")
+    return line.text, second
 
 
 def split_pair(line: str) -> tuple[str, str | None]:

@@ -1,6 +1,7 @@
 """Whatever holds the weights of a BERT: finds out what lies at a path, and reads it as one tree of parameters."""
 
 import functools
+import operator
 import os
 import re
 from typing import Any, NamedTuple
@@ -14,6 +15,7 @@ from bert_jax.heads import TaskHead, read_head
 from bert_jax.run_folder import CHECKPOINTS, RUN_FILE, find_checkpoint, read_run
 from input_pipeline import files
 from input_pipeline.errors import UserError
+from input_pipeline.tokenization import load_tokenizer
 from input_pipeline.vocabulary import VOCABULARY_FILES
 
 GOOGLE_CONFIG_FILE = "bert_config.json"
@@ -59,7 +61,12 @@ def find(path: str, flag: str = "--init_checkpoint", allow_pickled: bool = False
     prefix = None if has_safetensors(path, flag) else tf1.find_prefix(path, flag)
     if prefix:
         return source("tf1", prefix, os.path.dirname(prefix) or ".")
-    matches = files.expand([path], flag)
+    try:
+        matches = files.expand([path], flag)
+    except UserError as error:
+        if re.fullmatch(r"[\w.-]+/[\w.-]+", path):
+            raise UserError(f"{error}; a model of the Hugging Face Hub is named hf://{path}") from None
+        raise
     if len(matches) > 1:
         raise UserError(f"{flag}={path} names {len(matches)} files, but one checkpoint is needed: {', '.join(matches)}")
     place = files.as_path(matches[0])
@@ -158,13 +165,41 @@ def read(
 
 
 def check_vocabulary(source: Source, tokenizer: Any) -> None:
-    """Compares the vocabulary in use with that of the run whose parameters are taken, where both are known.
+    """Compares the vocabulary in use with that of the parameters, where both are known.
+
+    A run of ours has to have the same one. Elsewhere half of the pieces have to be in the same places: a vocabulary may
+    have been extended.
 
     Raises:
         UserError: they differ, so that the rows of the embedding would stand for other words.
     """
-    if source.kind != "run" or tokenizer is None or not (files.as_path(source.folder) / RUN_FILE).exists():
+    if tokenizer is None:
         return
-    theirs = read_run(source.folder, source.flag)["settings"].get("vocabulary")
-    if theirs and theirs != tokenizer.fingerprint:
-        raise UserError(f"{source.flag}={source.name} was trained with another vocabulary or casing than is used here")
+    if source.kind == "run":
+        if not (files.as_path(source.folder) / RUN_FILE).exists():
+            return
+        theirs = read_run(source.folder, source.flag)["settings"].get("vocabulary")
+        if theirs and theirs != tokenizer.fingerprint:
+            raise UserError(
+                f"{source.flag}={source.name} was trained with another vocabulary or casing than is used here"
+            )
+    elif beside := flags_beside(source).get("vocab_file"):
+        theirs = load_tokenizer(beside, tokenizer.do_lower_case)
+        if theirs.fingerprint == tokenizer.fingerprint:
+            return
+        ids = range(min(theirs.vocab_size, tokenizer.vocab_size))
+        equal = sum(map(operator.eq, theirs.convert_ids_to_tokens(ids), tokenizer.convert_ids_to_tokens(ids)))
+        if equal < tokenizer.vocab_size / 2:
+            raise UserError(
+                f"{source.flag}={source.name} has a vocabulary beside it, and only {equal:,} of the "
+                f"{tokenizer.vocab_size:,} pieces used here have the same place there: the embeddings would stand for "
+                "other words. Leave the vocabulary to the checkpoint"
+            )
+
+
+def trained_length(source: Source) -> int | None:
+    """Tokens of the sequences that a run of ours was trained on; positions beyond are as they were at the start."""
+    if source.kind != "run" or not (files.as_path(source.folder) / RUN_FILE).exists():
+        return None
+    length = read_run(source.folder, source.flag)["settings"].get("max_seq_length")
+    return length if isinstance(length, int) else None

@@ -46,8 +46,10 @@ def run(flags: Any) -> None:
         processes.say(f"warning: {note}")
     mesh = partitioning.make_mesh(flags.mesh)
     bert = load_from_flags(flags, processes.say)
-    vectors = vectors_of(flags, bert, layers, with_text, mesh)
-    processes.from_first(lambda: finish(flags, documents, with_text, vectors, notes))
+    with flag_names():
+        limit = features.length_limit(bert, flags.max_seq_length or min(PIECE_TOKENS, bert.config.max_position_embeddings))
+    vectors = vectors_of(flags, bert, layers, with_text, mesh, limit)
+    processes.from_first(lambda: finish(flags, documents, with_text, vectors, limit, notes))
 
 
 def check_output_dir(flags: Any) -> None:
@@ -82,13 +84,11 @@ def check_documents(flags: Any, documents: list[Document], with_text: list[Docum
         )
 
 
-def vectors_of(flags: Any, bert: LoadedBert, layers: list[int], documents: list[Document], mesh: Any):
-    """The vectors of the documents, f32 [n, dim]."""
+def vectors_of(flags: Any, bert: LoadedBert, layers: list[int], documents: list[Document], mesh: Any, limit: int):
+    """The vectors of the documents, f32 [n, dim], of pieces of at most `limit` tokens."""
     features.check_tokenizer(bert)
     with flag_names():
         spec = features.feature_spec(bert, layers, flags.layer_combination, flags.pooling)
-        most = bert.config.max_position_embeddings
-        limit = features.length_limit(bert, flags.max_seq_length or min(PIECE_TOKENS, most))
     with RateDisplay("documents", len(documents), shown=processes.is_first()) as display:
         vectors = clustering.document_vectors(
             bert,
@@ -105,7 +105,7 @@ def vectors_of(flags: Any, bert: LoadedBert, layers: list[int], documents: list[
     return vectors
 
 
-def finish(flags: Any, documents: list[Document], with_text: list[Document], vectors, notes: list[str]) -> None:
+def finish(flags: Any, documents: list[Document], with_text: list[Document], vectors, limit: int, notes: list[str]) -> None:
     """Clusters, writes and tells."""
     points = clustering.centred_and_normal(vectors)
     clusters = clustering.cluster(points, flags.num_clusters, flags.seed)
@@ -126,7 +126,7 @@ def finish(flags: Any, documents: list[Document], with_text: list[Document], vec
         **({"agreement": agreement} if agreement else {}),
         "seed": flags.seed,
         "positions": method,
-        "settings": {name: getattr(flags, name) for name in names},
+        "settings": {name: getattr(flags, name) for name in names} | {"max_seq_length": limit},
         "notes": notes,
         "clusters": clustering.describe(with_text, clusters),
     }

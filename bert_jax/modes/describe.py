@@ -6,7 +6,8 @@ import sys
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from bert_jax.config import BertConfig, config_from_flags
+from bert_jax.beside_checkpoint import configuration
+from bert_jax.config import BertConfig
 from bert_jax.model_costs import inference_flops, parameter_rows, training_flops, training_state_bytes
 from input_pipeline.errors import UserError
 from input_pipeline.tokenization import load_tokenizer
@@ -27,10 +28,10 @@ class Table(NamedTuple):
 
 
 def run(flags) -> None:
-    """Prints the tables of the model that --model or --bert_config_file names (default: base), in a moment.
+    """Prints the tables of the model that --model, --bert_config_file or --init_checkpoint names (default: base).
 
     Args:
-        flags: the flags of config.config_from_flags, and vocab_file, do_lower_case, max_seq_length, masked_lm_prob and
+        flags: the flags of beside_checkpoint.configuration, and vocab_file, do_lower_case, max_seq_length, masked_lm_prob and
             max_predictions_per_seq.
 
     Raises:
@@ -38,7 +39,7 @@ def run(flags) -> None:
     """
     message = lambda text: print(text, file=sys.stderr)
     vocab_size = load_tokenizer(flags.vocab_file, flags.do_lower_case).vocab_size if flags.vocab_file else None
-    config = config_from_flags(flags, DEFAULT_SIZE, vocab_size, f"--vocab_file={flags.vocab_file}", message)
+    name, config = configuration(flags, DEFAULT_SIZE, vocab_size, f"--vocab_file={flags.vocab_file}", message)
     length = flags.max_seq_length or min(DEFAULT_LENGTH, config.max_position_embeddings)
     if length > config.max_position_embeddings:
         raise UserError(
@@ -49,7 +50,6 @@ def run(flags) -> None:
     predictions = flags.max_predictions_per_seq or math.ceil(length * flags.masked_lm_prob)
     if predictions > length:
         raise UserError(f"--max_predictions_per_seq={predictions} is more than the {length} tokens of a sequence")
-    name = flags.bert_config_file or flags.model or DEFAULT_SIZE
     show([parameter_table(name, config), flops_table(config, length, predictions), memory_table(config)])
 
 

@@ -18,7 +18,7 @@ from input_pipeline.sequence_layout import Layout
 def run(flags: Any) -> None:
     """Writes the vectors of each line of --input_file, or of standard input, to --output_file.
 
-    "A ||| B" is a pair of texts. An empty line has vectors too, those of [CLS] and [SEP].
+    "A ||| B" is a pair of texts, as is a line of JSON with a field "text_pair". An empty line has vectors too, those of [CLS] and [SEP].
 
     Raises:
         UserError: a flag, a file or a line that cannot be used.
@@ -38,7 +38,7 @@ def run(flags: Any) -> None:
     with flag_names():
         spec = features.feature_spec(bert, layers, flags.layer_combination, flags.pooling)
         limit = features.length_limit(bert, flags.max_seq_length)
-    lines = _Lines(bert, text_lines.read_lines(paths, flags.text_field), limit)
+    lines = _Lines(bert, paths, flags.text_field, limit)
     shape = spec.vector_shape(bert.config.hidden_size)
     results = features.extract(bert, spec, lines, mesh=mesh, limit=limit, batch_size=flags.eval_batch_size)
     with (
@@ -64,13 +64,14 @@ def run(flags: Any) -> None:
 class _Lines:
     """The laid-out lines; counts them, and those that were cut."""
 
-    def __init__(self, bert: LoadedBert, lines: Iterator[text_lines.TextLine], limit: int):
-        self._bert, self._lines, self._limit = bert, lines, limit
+    def __init__(self, bert: LoadedBert, paths: list[str], text_field: str, limit: int):
+        self._bert, self._paths, self._text_field, self._limit = bert, paths, text_field, limit
         self.count = self.cut = 0
 
     def __iter__(self) -> Iterator[Layout]:
-        for line in self._lines:
-            layout = features.encode_text(self._bert, *text_lines.split_pair(line.text), self._limit, line.where())
+        for line in text_lines.read_lines(self._paths, self._text_field):
+            texts = text_lines.pair_of(line, self._text_field)
+            layout = features.encode_text(self._bert, *texts, self._limit, line.where())
             self.count += 1
             self.cut += layout.was_cut
             yield layout

@@ -21,7 +21,7 @@ LONGEST_QUOTE = 60
 def run(flags: Any) -> None:
     """Fills in the texts of --text and of the words on the command line, of --input_file, or of standard input.
 
-    "A ||| B" is a pair, for which the probability that B follows A is told too; a pair needs no [MASK]. Blank lines are
+    "A ||| B", or a line of JSON with a field "text_pair", is a pair, for which the probability that B follows A is told too; a pair needs no [MASK]. Blank lines are
     skipped. What is typed on a terminal is answered line by line.
 
     Args:
@@ -146,36 +146,43 @@ def _input_paths(flags: Any) -> list[str]:
     return paths
 
 
-def _lines(flags: Any, paths: list[str]) -> Iterator[tuple[str, str]]:
-    """(text, where it stands) for all that are not blank."""
+def _lines(flags: Any, paths: list[str]) -> Iterator[Text]:
+    """All texts that are not blank."""
     if flags.text:
         for text in flags.text:
             if text.strip():
-                yield text, f"the text {text if len(text) <= LONGEST_QUOTE else text[:LONGEST_QUOTE] + '...'!r}"
+                quote = text if len(text) <= LONGEST_QUOTE else text[:LONGEST_QUOTE] + "..."
+                yield Text(*text_lines.split_pair(text), f"the text {quote!r}")
         return
     for line in text_lines.read_lines(paths, flags.text_field):
-        if line.text.strip():
-            yield line.text, line.where() if paths else f"{line.path}, line {line.number}"
+        first, second = text_lines.pair_of(line, flags.text_field)
+        if first.strip() or second is not None:
+            yield Text(first, second, line.where() if paths else f"{line.path}, line {line.number}")
 
 
-def _parse(line: str, place: str) -> Text:
-    text = Text(*text_lines.split_pair(line), place)
+def _check(flags: Any, text: Text) -> Text:
+    """Raises UserError where there is nothing to predict."""
     if text.second is None and not has_mask(text):
-        raise UserError(f"{place}: it has no {MASK} and is no pair (A{text_lines.PAIR_MARK}B)")
+        hint = ""
+        if MASK.lower() in text.first.lower():
+            hint = f"; {MASK} is written in capitals"
+        elif len(flags.text or []) > 1 and len(text.first.split()) == 1:
+            hint = "; put a text of several words in quotes"
+        raise UserError(f"{text.place}: it has no {MASK} and is no pair (A{text_lines.PAIR_MARK}B){hint}")
     return text
 
 
 def _texts(flags: Any, paths: list[str]) -> Iterator[Text]:
-    return (_parse(line, place) for line, place in _lines(flags, paths))
+    return (_check(flags, text) for text in _lines(flags, paths))
 
 
 def _converse(flags: Any, answers: Callable[[Iterable[Text]], Iterator[tuple[Text, Filling]]]) -> None:
     """Answers each line of a terminal before the next one; a mistake ends nothing."""
     processes.say(f"a text with {MASK}, or A{text_lines.PAIR_MARK}B, on each line; Ctrl-D ends")
     with _open_output(flags) as write:
-        for line, place in _lines(flags, []):
+        for line in _lines(flags, []):
             try:
-                for text, filling in answers([_parse(line, place)]):
+                for text, filling in answers([_check(flags, line)]):
                     write(_form(flags)(text, filling))
             except UserError as error:
                 processes.say(f"error: {error}")

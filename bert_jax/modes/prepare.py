@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from bert_jax.beside_checkpoint import take_vocabulary
 from input_pipeline import corpus, prepare, prepared_inputs
 from input_pipeline.errors import UserError
 from input_pipeline.prepared_inputs import TextOptions, VocabularyOptions
@@ -61,6 +62,7 @@ def prepare_inputs(
 
 
 def _run(flags: Any) -> int:
+    take_vocabulary(flags)
     vocabulary, options = _vocabulary_options(flags), _text_options(flags)
     exists = is_token_store(flags.output_dir, "--output_dir")
     if not exists:

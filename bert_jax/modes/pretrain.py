@@ -67,8 +67,14 @@ def check_early(flags: Any) -> None:
     config = model_config(flags, tokenizer, f"--vocab_file={flags.vocab_file}", lambda text: None)
     if flags.restore_from:
         find_checkpoint(flags.restore_from, "--restore_from")
-    if flags.init_checkpoint and flags.bert_config_file:
-        initial_parameters.read(flags, config)
+    if flags.init_checkpoint and (flags.bert_config_file or tokenizer):
+        try:
+            source = checkpoints.find(flags.init_checkpoint, allow_pickled=flags.allow_pickled_weights)
+            checkpoints.check_vocabulary(source, tokenizer)
+            initial_parameters.read(flags, config)
+        except UserError as error:
+            advice = f" (without --model={flags.model} the checkpoint's own configuration is taken)"
+            raise UserError(f"{error}{advice if flags.model else ''}") from None
 
 
 def model_config(flags: Any, tokenizer: Any, vocab_source: str, message: Callable[[str], None]) -> BertConfig:

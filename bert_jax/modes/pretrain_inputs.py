@@ -40,6 +40,13 @@ class Inputs:
 FEW_EXAMPLES = 50  # the error of an accuracy is 7% with so many
 
 
+def few_held_out(count: int) -> str:
+    examples = f"{count} examples are" if count != 1 else "1 example is"
+    return (
+        f"only {examples} held out, whose evaluation says little: give a larger --eval_fraction, or --eval_input_file"
+    )
+
+
 def cache_folder(output_dir: str | os.PathLike) -> Path:
     """A local folder for what can be made again: below the output folder, or the user's cache for a remote one."""
     if not files.is_remote(output_dir):
@@ -110,11 +117,8 @@ def _open_text(flags: Any, config: PretrainingDataConfig, cache: Path, say: Call
         if not held_out.num_eval_examples():
             held_out = None
             warnings.append("nothing is held out, since one document cannot be split: give --eval_input_file")
-        elif held_out.num_eval_examples() < FEW_EXAMPLES:
-            warnings.append(
-                f"only {held_out.num_eval_examples()} examples are held out, whose evaluation says little: give a "
-                "larger --eval_fraction, or --eval_input_file"
-            )
+        elif (count := held_out.num_eval_examples()) < FEW_EXAMPLES:
+            warnings.append(few_held_out(count))
     counts = {name: sum(store.metadata["counts"][name] for store in stores) for name in stores[0].metadata["counts"]}
     source = f"--vocab_file={flags.vocab_file}" if flags.vocab_file else f"the vocabulary of {stores[0].folder}"
     return Inputs(train, held_out, tokenizer, source, counts, warnings)

@@ -4,6 +4,7 @@ import json
 import os
 import sys
 
+from bert_jax.beside_checkpoint import take_vocabulary
 from input_pipeline import files, text_lines
 from input_pipeline.errors import UserError
 from input_pipeline.tokenization import load_tokenizer
@@ -16,14 +17,18 @@ def run(flags) -> None:
     output.
 
     Args:
-      flags: vocab_file, do_lower_case (None for the vocabulary's own setting), input_file (a list or None), text_field
-        and output_file (or None).
+      flags: vocab_file, do_lower_case (None for the vocabulary's own setting), input_file (a list or None), text_field,
+        output_file (or None), and those of beside_checkpoint.take_vocabulary.
 
     Raises:
       UserError: when a file is missing or no text, a line of JSON has no text, or --output_file is an input.
     """
+    take_vocabulary(flags)
     if not flags.vocab_file:
-        raise UserError("--mode=tokenize needs --vocab_file: a vocab.txt, a SentencePiece model, or a folder with one")
+        raise UserError(
+            "--mode=tokenize needs --vocab_file: a vocab.txt, a SentencePiece model, or a folder with one; or "
+            "--init_checkpoint"
+        )
     tokenizer = load_tokenizer(flags.vocab_file, flags.do_lower_case)
     paths = text_lines.input_paths(flags.input_file or [])
     if flags.output_file:

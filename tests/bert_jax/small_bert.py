@@ -46,12 +46,12 @@ def loaded(config=CONFIG, head=None, seed=0) -> LoadedBert:
     return LoadedBert(config, tokenizer(), module, random_params(config, head, seed))
 
 
-def write_run(folder, bert: LoadedBert, step=3, params=None):
+def write_run(folder, bert: LoadedBert, step=3, params=None, settings=None):
     """An output folder as a training run leaves it."""
     head = getattr(bert.module, "head", None)
     save = [lambda path: files.write_bytes_atomic(f"{path}/bert_config.json", bert.config.to_json().encode())]
     save += [bert.tokenizer.save] + ([head.save] if head else [])
-    settings = {"vocabulary": bert.tokenizer.fingerprint}
+    settings = {"vocabulary": bert.tokenizer.fingerprint} | (settings or {})
     with RunFolder(folder) as run:
         run.start(mode="pretrain", settings=settings, num_train_steps=step, flags={}, save=save)
         with Checkpointer(run.checkpoints, keep=1) as checkpointer:

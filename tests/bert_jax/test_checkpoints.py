@@ -7,7 +7,7 @@ import shutil
 import jax
 import numpy as np
 import pytest
-from small_bert import CONFIG, loaded, random_params, write_run
+from small_bert import CONFIG, VOCABULARY, loaded, random_params, write_run
 
 from bert_jax.convert import checkpoints
 from bert_jax.convert.huggingface_export import export_huggingface
@@ -193,3 +193,20 @@ def test_another_vocabulary_is_refused(places):
     other = WordPieceTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"], do_lower_case=True)
     with pytest.raises(UserError, match="another vocabulary or casing"):
         checkpoints.check_vocabulary(source, other)
+
+
+def test_another_vocabulary_than_the_one_beside_the_weights_is_refused(places):
+    specials = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    others = WordPieceTokenizer([*specials, *"abcdefghi"])
+    extended = WordPieceTokenizer([*VOCABULARY[:-2], "new", "newer", "newest"])
+    for kind in ("huggingface", "tf1"):
+        source = checkpoints.find(f"{places}/{kind}")
+        checkpoints.check_vocabulary(source, BERT.tokenizer)
+        checkpoints.check_vocabulary(source, extended)
+        with pytest.raises(UserError, match=r"only 5 of the 14 pieces used here have the same place there"):
+            checkpoints.check_vocabulary(source, others)
+
+
+def test_a_name_on_the_hub_is_recognised():
+    with pytest.raises(UserError, match=r"no such file or folder: org/name; a model .* is named hf://org/name"):
+        checkpoints.find("org/name")

@@ -10,7 +10,7 @@ import sys
 import jax
 import numpy as np
 import pytest
-from small_bert import CONFIG, loaded
+from small_bert import CONFIG, loaded, write_run
 
 import bert_jax
 from bert_jax.convert.huggingface_export import export_huggingface
@@ -216,3 +216,11 @@ def test_missing_parts(run, bert, tmp_path):
     for text, part in (("[MASK]", "masked-LM head"), ("a ||| b", "next-sentence head")):
         code, _, error = run(text, init_checkpoint=tmp_path)
         assert code == 2 and f"error: these weights have no {part}" in error
+
+
+def test_a_run_is_used_at_the_length_it_was_trained_with(tmp_path, capsys):
+    folder = write_run(tmp_path / "run", loaded(), settings={"max_seq_length": 6})
+    assert main(["bert_jax", "--mode=fill_mask", f"--init_checkpoint={folder}", "the cat [MASK]"]) == 0
+    assert f"--max_seq_length=6, as in the training of {folder}" in capsys.readouterr().err
+    assert main(["bert_jax", "--mode=fill_mask", f"--init_checkpoint={folder}", "the cat sat on [MASK]"]) == 2
+    assert "has 7 tokens with [CLS] and [SEP], more than --max_seq_length=6" in capsys.readouterr().err

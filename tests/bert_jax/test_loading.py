@@ -1,6 +1,7 @@
 """bert_jax.load: whatever lies at a path becomes configuration, tokenizer, module and parameters that fit together."""
 
 import json
+import re
 import subprocess
 import sys
 
@@ -118,3 +119,17 @@ def test_importing_the_package_loads_nothing():
     assert {"load", "encode", "fill_mask"} <= set(dir(bert_jax))
     with pytest.raises(AttributeError, match="no attribute 'lode'"):
         _ = bert_jax.lode
+
+
+def test_what_is_shown_of_a_model_is_short():
+    shown = repr(loaded())
+    assert re.fullmatch(r"<BertForPreTraining of [\d,]+ parameters: config, tokenizer, module, params>", shown)
+
+
+def test_mistakes_have_a_name_and_lines_go_to_standard_error(huggingface, capsys):
+    with pytest.raises(bert_jax.UserError, match="^path: no such file or folder: nowhere"):
+        bert_jax.load("nowhere")
+    bert_jax.load(huggingface)
+    assert f"path: {huggingface}: 46 tensors used" in capsys.readouterr().err
+    bert_jax.load(huggingface, message=None)
+    assert capsys.readouterr().err == ""
