@@ -23,6 +23,7 @@ from input_pipeline.errors import UserError
 from input_pipeline.sequence_layout import SINGLE_SPECIAL, Layout, lay_out
 
 MOST_CLUSTERS_TRIED = 20
+_CPU_WINDOW_TOKENS = 1 << 14  # for each device: a large model needs seconds for so many, and shows how far it is then
 RUNS = 10  # of k-means from different starts, of which the best counts
 _SILHOUETTE_SAMPLE = 5000  # the silhouette compares every document with every other one
 _LARGEST_TSNE = 5000

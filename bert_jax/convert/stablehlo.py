@@ -16,6 +16,18 @@ PROGRAM_FILE = "model.stablehlo"
 SIGNATURE_FILE = "signature.json"
 PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
 
+_MEANINGS = {
+    "input_ids": "ids of the vocabulary, from [CLS] to [SEP], then padding",
+    "input_mask": "1 on tokens, 0 on padding",
+    "segment_ids": "0 on the first text, 1 on the second of a pair",
+    "masked_lm_positions": "where in the sequence words are predicted; [CLS] is 0",
+    "logits": "of the labels: for the sequence, or for each token",
+    "hidden": "the last layer's vector of each token",
+    "pooled": "the pooler's vector of the sequence",
+    "masked_lm_logits": "of each piece of the vocabulary, at masked_lm_positions",
+    "next_sentence_logits": "0: the second text follows the first, 1: it does not",
+}
+
 # The serialized form is a flatbuffer, whose offsets end at 2 GiB.
 _MOST_BYTES = 2**31 - 2**20
 
@@ -62,7 +74,11 @@ def export_stablehlo(folder: str | os.PathLike, bert: LoadedBert, platforms: Seq
     files.write_bytes_atomic(path / PROGRAM_FILE, bytes(exported.serialize()))
     outputs = jax.tree.unflatten(exported.out_tree, exported.out_avals)
     describe = lambda arrays: {
-        name: {"shape": [size if isinstance(size, int) else str(size) for size in x.shape], "dtype": str(x.dtype)}
+        name: {
+            "shape": [size if isinstance(size, int) else str(size) for size in x.shape],
+            "dtype": str(x.dtype),
+            "meaning": _MEANINGS[name],
+        }
         for name, x in arrays.items()
     }
     head = getattr(bert.module, "head", None)
@@ -70,6 +86,7 @@ def export_stablehlo(folder: str | os.PathLike, bert: LoadedBert, platforms: Seq
         "program": PROGRAM_FILE,
         "inputs": describe(shapes),
         "outputs": describe(outputs),
+        "max_length": bert.config.max_position_embeddings,
         "labels": list(head.labels) if head else None,
         "platforms": list(platforms),
         "calling_convention_version": exported.calling_convention_version,
@@ -79,7 +96,12 @@ def export_stablehlo(folder: str | os.PathLike, bert: LoadedBert, platforms: Seq
     files.write_bytes_atomic(path / "bert_config.json", bert.config.to_json().encode())
     if bert.tokenizer:
         bert.tokenizer.save(os.fspath(folder))
-    return [f"use it with: jax.export.deserialize(open({PROGRAM_FILE!r}, 'rb').read()).call({{{', '.join(inputs)}}})"]
+    batch = ", ".join(f"{name!r}: np.ones((1, 2), 'int32')" for name in inputs)
+    program = f"jax.export.deserialize(open({PROGRAM_FILE!r}, 'rb').read())"
+    return [
+        f"use it in its folder (pip install jax flatbuffers; {SIGNATURE_FILE} tells what the arrays mean) with:",
+        f"import jax, numpy as np; print({program}.call({{{batch}}}))",
+    ]
 
 
 def serving_function(bert: LoadedBert) -> Callable[[dict[str, Any]], dict[str, jax.Array]]:

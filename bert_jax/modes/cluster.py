@@ -47,7 +47,9 @@ def run(flags: Any) -> None:
     mesh = partitioning.make_mesh(flags.mesh)
     bert = load_from_flags(flags, processes.say)
     with flag_names():
-        limit = features.length_limit(bert, flags.max_seq_length or min(PIECE_TOKENS, bert.config.max_position_embeddings))
+        limit = features.length_limit(
+            bert, flags.max_seq_length or min(PIECE_TOKENS, bert.config.max_position_embeddings)
+        )
     vectors = vectors_of(flags, bert, layers, with_text, mesh, limit)
     processes.from_first(lambda: finish(flags, documents, with_text, vectors, limit, notes))
 
@@ -105,7 +107,9 @@ def vectors_of(flags: Any, bert: LoadedBert, layers: list[int], documents: list[
     return vectors
 
 
-def finish(flags: Any, documents: list[Document], with_text: list[Document], vectors, limit: int, notes: list[str]) -> None:
+def finish(
+    flags: Any, documents: list[Document], with_text: list[Document], vectors, limit: int, notes: list[str]
+) -> None:
     """Clusters, writes and tells."""
     points = clustering.centred_and_normal(vectors)
     clusters = clustering.cluster(points, flags.num_clusters, flags.seed)

@@ -31,8 +31,8 @@ def run(flags) -> None:
     """Prints the tables of the model that --model, --bert_config_file or --init_checkpoint names (default: base).
 
     Args:
-        flags: the flags of beside_checkpoint.configuration, and vocab_file, do_lower_case, max_seq_length, masked_lm_prob and
-            max_predictions_per_seq.
+        flags: the flags of beside_checkpoint.configuration, and vocab_file, do_lower_case, max_seq_length,
+            masked_lm_prob and max_predictions_per_seq.
 
     Raises:
         UserError: a bad value, a sequence longer than the model's positions, or more predictions than tokens.

@@ -18,7 +18,8 @@ from input_pipeline.sequence_layout import Layout
 def run(flags: Any) -> None:
     """Writes the vectors of each line of --input_file, or of standard input, to --output_file.
 
-    "A ||| B" is a pair of texts, as is a line of JSON with a field "text_pair". An empty line has vectors too, those of [CLS] and [SEP].
+    "A ||| B" is a pair of texts, as is a line of JSON with a field "text_pair". An empty line has vectors
+    too, those of [CLS] and [SEP].
 
     Raises:
         UserError: a flag, a file or a line that cannot be used.

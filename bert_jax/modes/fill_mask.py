@@ -21,8 +21,8 @@ LONGEST_QUOTE = 60
 def run(flags: Any) -> None:
     """Fills in the texts of --text and of the words on the command line, of --input_file, or of standard input.
 
-    "A ||| B", or a line of JSON with a field "text_pair", is a pair, for which the probability that B follows A is told too; a pair needs no [MASK]. Blank lines are
-    skipped. What is typed on a terminal is answered line by line.
+    "A ||| B", or a line of JSON with a field "text_pair", is a pair, for which the probability that B follows A is
+    told too; a pair needs no [MASK]. Blank lines are skipped. What is typed on a terminal is answered line by line.
 
     Args:
         flags: text, input_file, text_field, output_file, overwrite, output_format, top_k, max_seq_length,

@@ -55,6 +55,7 @@ def test_classes_are_found_again(run, documents, tmp_path):
     assert [line["id"] for line in lines] == [json.loads(row)["id"] for row in documents.read_text().splitlines()]
     assert summary["agreement"]["adjusted_rand_index"] > 0.6
     assert summary["documents"] == 36 and summary["documents_without_text"] == 1 and summary["num_clusters"] == 3
+    assert summary["settings"]["max_seq_length"] == 20  # the positions of the model, fewer than 128
     assert summary["settings"]["pooling"] == "mean" and summary["seed"] == 3 and "silhouettes" not in summary
     sizes = np.bincount([line["cluster"] for line in lines if line["id"] != "empty"])
     assert sizes.tolist() == [entry["size"] for entry in summary["clusters"]] == sorted(sizes, reverse=True)

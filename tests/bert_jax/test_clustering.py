@@ -40,6 +40,22 @@ def test_long_documents_lose_nothing(bert):
     np.testing.assert_allclose(largest, pieces.max(0), atol=1e-5)
 
 
+def test_progress_comes_while_pieces_are_computed(bert, monkeypatch):
+    monkeypatch.setattr(clustering, "_CPU_WINDOW_TOKENS", 64)
+    told, shown = [], []
+
+    class Texts(list):
+        def __iter__(self):
+            for text in list.__iter__(self):
+                shown.append(len(told))
+                yield text
+
+    vectors(
+        bert, Texts(["the cat sat on a red mat"] * 200 * partitioning.make_mesh().size), advance=lambda: told.append(1)
+    )
+    assert 0 < shown[len(shown) // 2] < len(shown) // 2 and len(told) == len(shown)
+
+
 def test_short_documents_are_those_of_encode(bert):
     texts = ["the cat", "a dog ran", "", "tree"]
     np.testing.assert_allclose(vectors(bert, texts), bert_jax.encode(bert, texts), atol=1e-5)

@@ -71,6 +71,20 @@ def test_a_configuration_file_and_a_vocabulary(describe, tmp_path):
     assert cells(lines, "embeddings", "words") == ["V", "H", "768", "1", "768"]
 
 
+def test_the_configuration_beside_a_checkpoint(describe, tmp_path):
+    (tmp_path / "bert_model.ckpt.index").touch()
+    checkpoint = f"--init_checkpoint={tmp_path}/bert_model.ckpt"
+    with pytest.raises(UserError, match=r"bert_model\.ckpt: no configuration lies beside the weights"):
+        describe(checkpoint)
+    (tmp_path / "bert_config.json").write_text(json.dumps({"vocab_size": 9, "max_position_embeddings": 64}))
+    lines, _ = describe(checkpoint)
+    assert lines[0].startswith(f"{tmp_path}/bert_model.ckpt: 8")
+    assert cells(lines, "embeddings", "words") == ["V", "H", "6,912", "1", "6,912"]
+    assert describe(checkpoint, "--model=tiny")[0][0].startswith("tiny: ")
+    with pytest.raises(UserError, match="--init_checkpoint: no such file or folder: /nowhere"):
+        describe("--init_checkpoint=/nowhere")
+
+
 def test_too_long_a_sequence_is_refused(describe):
     with pytest.raises(UserError, match=r"--max_seq_length=513 is more than max_position_embeddings 512"):
         describe("--max_seq_length=513")

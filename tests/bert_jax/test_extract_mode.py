@@ -75,6 +75,9 @@ def test_standard_input_json_and_gzip(run, tmp_path, monkeypatch, expected):
     given = f"{tmp_path / 'a.gz'},{tmp_path / 'b.json*'}"
     assert run(input_file=given, text_field="body", overwrite="true")[0] == 0
     near(np.load(tmp_path / "out.npy"), expected())
+    (tmp_path / "b.jsonl").write_text('{"text": "a dog ran", "text_pair": "and then it sat"}\n')
+    assert run(input_file=tmp_path / "b.jsonl", overwrite="true")[0] == 0
+    near(np.load(tmp_path / "out.npy"), expected()[2:3])
 
 
 @pytest.mark.parametrize(

@@ -224,3 +224,17 @@ def test_a_run_is_used_at_the_length_it_was_trained_with(tmp_path, capsys):
     assert f"--max_seq_length=6, as in the training of {folder}" in capsys.readouterr().err
     assert main(["bert_jax", "--mode=fill_mask", f"--init_checkpoint={folder}", "the cat sat on [MASK]"]) == 2
     assert "has 7 tokens with [CLS] and [SEP], more than --max_seq_length=6" in capsys.readouterr().err
+
+
+def test_its_output_can_be_its_input(run, tmp_path):
+    lines = run("the [MASK]", "a ||| b ||| it [MASK]", "a cat ||| it", output_format="jsonl", top_k=1)[1]
+    (tmp_path / "first.jsonl").write_text(lines)
+    assert run(input_file=tmp_path / "first.jsonl", output_format="jsonl", top_k=1)[1] == lines
+
+
+def test_hints_about_texts_without_a_mask(mistake, tmp_path):
+    assert "is no pair (A ||| B); put a text of several words in quotes\n" in mistake("the", "[MASK]", "sat")
+    assert "is no pair (A ||| B); [MASK] is written in capitals\n" in mistake("the [Mask] sat")
+    assert "is no pair (A ||| B)\n" in mistake("cat")
+    (tmp_path / "a.jsonl").write_text('{"text": "[MASK]"}\n{"text": "a", "text_pair": 1}\n')
+    assert "a.jsonl, line 2: field 'text_pair' is no string" in mistake(input_file=tmp_path / "a.jsonl")

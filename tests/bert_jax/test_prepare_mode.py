@@ -56,6 +56,20 @@ def test_a_store_is_made_once(tmp_path, text, capsys):
         assert code == 2 and err.count("\n") == 1 and problem in err
 
 
+def test_the_vocabulary_beside_a_checkpoint(tmp_path, text, capsys):
+    assert run(input_file=text, output_dir=tmp_path / "cased_L-2", vocab_size=40, do_lower_case=False) == 0
+    (tmp_path / "cased_L-2" / "tokenizer_config.json").unlink()
+    (tmp_path / "cased_L-2" / "bert_model.ckpt.index").touch()
+    flags = {"input_file": text, "init_checkpoint": tmp_path / "cased_L-2" / "bert_model.ckpt"}
+    assert run(output_dir=tmp_path / "store", **flags) == 0
+    tokenizer = TokenStore.open(tmp_path / "store").tokenizer
+    assert tokenizer.vocab_size == 40 and tokenizer.do_lower_case is False
+    assert run(output_dir=tmp_path / "store", **flags) == 0
+    assert "is complete already" in capsys.readouterr().out
+    assert run(output_dir=tmp_path / "other", vocab_size=38, **flags) == 0
+    assert TokenStore.open(tmp_path / "other").tokenizer.vocab_size == 38
+
+
 def test_sentencepiece_and_several_inputs(tmp_path, text):
     (tmp_path / "in" / "b.txt").write_text("Birds fly far.\n" * 30)
     both = f"{text},{tmp_path / 'in' / 'b*.txt'}"
@@ -80,6 +94,10 @@ def test_sentencepiece_and_several_inputs(tmp_path, text):
         ({"input_file": "in/empty.txt", "output_dir": "new", "vocab_size": 40}, "no usable documents in in/empty.txt"),
         ({"input_file": "in/a.txt", "output_dir": "gs://none/x", "vocab_size": 40}, "gs://none/x"),
         ({"input_file": "gs://none/a.txt", "output_dir": "new", "vocab_size": 40}, "gs://none/a.txt"),
+        (
+            {"input_file": "in/a.txt", "output_dir": "new", "vocab_size": 40, "init_checkpoint": "none"},
+            "--init_checkpoint: no such file or folder: none",
+        ),
         ({"input_file": "in/a.txt", "output_dir": "new", "vocab_file": "gs://none/vocab.txt"}, "gs://none/vocab.txt"),
     ],
 )

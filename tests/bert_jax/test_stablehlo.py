@@ -1,5 +1,6 @@
 """The exported program, read back by JAX alone, gives what the model gives, at every size of batch."""
 
+import contextlib
 import json
 
 import numpy as np
@@ -28,9 +29,12 @@ def program(folder):
     return export.deserialize((folder / "model.stablehlo").read_bytes())
 
 
-def test_any_batch_and_length(tmp_path):
+def test_any_batch_and_length(tmp_path, capsys):
     bert = loaded()
-    export_stablehlo(tmp_path, bert, ["cpu"])
+    notes = export_stablehlo(tmp_path, bert, ["cpu"])
+    with contextlib.chdir(tmp_path):
+        exec(notes[-1], {})  # what the user is told to run
+    assert capsys.readouterr().out.startswith("{'hidden': Array(")
     serve = program(tmp_path)
     for rows, length, predictions in ((1, 3, 1), (3, 24, 2), (8, 10, 5)):
         inputs = batch(rows, length, predictions)
@@ -56,9 +60,12 @@ def test_what_lies_beside_the_program(tmp_path):
     notes = export_stablehlo(tmp_path, bert, ["cpu", "cuda", "tpu"])
     signature = json.loads((tmp_path / "signature.json").read_text())
     assert signature["labels"] == ["ham", "spam"] and signature["platforms"] == ["cpu", "cuda", "tpu"]
-    assert signature["inputs"]["input_ids"] == {"shape": ["batch", "length"], "dtype": "int32"}
-    assert signature["outputs"] == {"logits": {"shape": ["batch", 2], "dtype": "float32"}}
-    assert "jax.export.deserialize" in notes[0]
+    meaning = "ids of the vocabulary, from [CLS] to [SEP], then padding"
+    assert signature["inputs"]["input_ids"] == {"shape": ["batch", "length"], "dtype": "int32", "meaning": meaning}
+    meaning = "of the labels: for the sequence, or for each token"
+    assert signature["outputs"] == {"logits": {"shape": ["batch", 2], "dtype": "float32", "meaning": meaning}}
+    assert signature["max_length"] == 24
+    assert "pip install jax flatbuffers" in notes[0] and "jax.export.deserialize" in notes[1]
     assert (tmp_path / "vocab.txt").read_text().split("\n")[:-1] == VOCABULARY
     inputs = batch(2, 5)
     expected = bert.module.apply({"params": bert.params}, *inputs.values())

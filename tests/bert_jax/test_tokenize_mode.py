@@ -17,7 +17,7 @@ from input_pipeline.errors import UserError
 def run(data, capsys):
     def run_mode(**given):
         flags = {"vocab_file": str(data / "made_up_vocab.txt"), "do_lower_case": None, "input_file": None}
-        flags["text_field"] = "text"
+        flags |= {"text_field": "text", "init_checkpoint": None, "vocab_size": None, "allow_pickled_weights": False}
         tokenize.run(SimpleNamespace(**{**flags, "output_file": None, **given}))
         return [json.loads(line) for line in capsys.readouterr().out.split("\n")[:-1]]
 
@@ -60,6 +60,7 @@ def test_output_is_ascii(run, monkeypatch, data, capsys):
         input_file=None,
         output_file=None,
         text_field="text",
+        init_checkpoint=None,
     )
     tokenize.run(flags)
     assert capsys.readouterr().out.startswith('{"text": "\\u5317", "tokens": ["\\u5317"], "ids": [')
@@ -85,6 +86,26 @@ def test_missing_files_are_named(run):
         run(input_file=["none.txt"])
     with pytest.raises(UserError, match="--mode=tokenize needs --vocab_file"):
         run(vocab_file=None)
+
+
+def test_vocabulary_and_casing_beside_a_checkpoint(run, data, tmp_path, monkeypatch):
+    folder = tmp_path / "cased_L-2"
+    folder.mkdir()
+    (folder / "vocab.txt").write_bytes((data / "made_up_vocab.txt").read_bytes())
+    (folder / "bert_model.ckpt.index").touch()
+
+    def tokens(**flags):
+        standard_input(monkeypatch, b"The cat\n")
+        return run(init_checkpoint=str(folder / "bert_model.ckpt"), **flags)[0]["tokens"]
+
+    assert tokens(vocab_file=None) == ["The", "cat"]
+    assert tokens(vocab_file=None, do_lower_case=True) == ["the", "cat"]
+    assert tokens() == ["the", "cat"]  # a folder says nothing about another vocabulary
+    (folder / "vocab.txt").unlink()
+    with pytest.raises(UserError, match=r"--init_checkpoint: .*bert_model\.ckpt: no vocabulary lies beside"):
+        tokens(vocab_file=None)
+    with pytest.raises(UserError, match="--init_checkpoint: no such file or folder: /nowhere"):
+        run(init_checkpoint="/nowhere")
 
 
 def test_gzip_is_known_by_content(run, tmp_path):

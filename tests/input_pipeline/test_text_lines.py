@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from input_pipeline.errors import UserError
-from input_pipeline.text_lines import STANDARD_INPUT, count_lines, input_paths, read_lines, split_pair
+from input_pipeline.text_lines import STANDARD_INPUT, count_lines, input_paths, pair_of, read_lines, split_pair
 
 
 def write(path, content):
@@ -32,6 +32,16 @@ def test_json_lines_keep_their_fields_and_their_order(tmp_path):
     assert [(line.text, line.number) for line in lines] == [("x\ny", 1), ("", 3), ("z", 1)]
     assert lines[0].fields == {"body": "x\ny", "id": 7} and lines[2].fields is None
     assert count_lines([first, second], "body") == 3
+
+
+def test_pairs_in_json_lines(tmp_path):
+    content = '{"text": "a ||| b", "text_pair": " c"}\n{"text": "a ||| b"}\n{"text": "a", "text_pair": ""}\n'
+    path = write(tmp_path / "a.jsonl", content)
+    assert [pair_of(line) for line in read_lines([path])] == [("a ||| b", " c"), ("a", "b"), ("a", "")]
+    assert pair_of(next(read_lines([path], "text_pair")), "text_pair") == ("c", None)
+    bad = write(tmp_path / "b.jsonl", '{"text": "a"}\n{"text": "a", "text_pair": null}\n')
+    with pytest.raises(UserError, match=r"--input_file: .*b\.jsonl, line 2: field 'text_pair' is no string"):
+        count_lines([bad])
 
 
 def test_standard_input(monkeypatch):
