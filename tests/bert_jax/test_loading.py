@@ -127,7 +127,7 @@ def test_what_is_shown_of_a_model_is_short():
 
 
 def test_mistakes_have_a_name_and_lines_go_to_standard_error(huggingface, capsys):
-    with pytest.raises(bert_jax.UserError, match="^path: no such file or folder: nowhere"):
+    with pytest.raises(bert_jax.UserError, match=r"^path: no such file or folder: nowhere"):
         bert_jax.load("nowhere")
     bert_jax.load(huggingface)
     assert f"path: {huggingface}: 46 tensors used" in capsys.readouterr().err
