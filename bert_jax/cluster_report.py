@@ -9,24 +9,16 @@ from typing import Any
 import numpy as np
 
 from bert_jax.clustering import excerpt
-from bert_jax.report_template import STYLE
+from bert_jax.report_template import HEAD, STYLE
 from input_pipeline.documents import Document
 
 # More points than this make the page heavy, and hide each other.
 MOST_POINTS = 5000
 WIDTH, HEIGHT, MARGIN = 1088, 620, 16
 
-PAGE = Template("""<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy"
- content="default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'">
-<title>$title</title>
-<style>$style</style>
-</head>
-<body>
+PAGE = Template(
+    HEAD
+    + """<body>
 <header>
 <p class="kicker">clusters of documents</p>
 <h1>$title</h1>
@@ -44,7 +36,8 @@ $more
 <script>$script</script>
 </body>
 </html>
-""")
+"""
+)
 
 OWN_STYLE = """
 .chart.plane svg { cursor: default; }

@@ -352,7 +352,25 @@ class PreTrainingHeads(nn.Module):
         self.seq_relationship = Dense(c, (c.hidden_size,), (2,), ("embed",), (None,), self.dtype)
 
 
-class BertForPreTraining(nn.Module):
+class _WithEncoder(nn.Module):
+    """What the models have in common: their encoder `bert`, without their heads."""
+
+    def encode(
+        self,
+        input_ids: jax.Array,
+        input_mask: jax.Array,
+        segment_ids: jax.Array,
+        position_ids: jax.Array | None = None,
+    ) -> tuple[jax.Array, ...]:
+        """See Bert.encode."""
+        return self.bert.encode(input_ids, input_mask, segment_ids, position_ids)
+
+    def pool(self, hidden: jax.Array) -> jax.Array:
+        """See Bert.pool."""
+        return self.bert.pool(hidden)
+
+
+class BertForPreTraining(_WithEncoder):
     """BERT with both pretraining heads; the masked-LM head runs at the masked positions only."""
 
     config: BertConfig
@@ -376,20 +394,6 @@ class BertForPreTraining(nn.Module):
         hidden = self.encode(input_ids, input_mask, segment_ids)[-1]
         return PreTrainingOutput(self.masked_lm(hidden, masked_lm_positions), self.next_sentence(self.pool(hidden)))
 
-    def encode(
-        self,
-        input_ids: jax.Array,
-        input_mask: jax.Array,
-        segment_ids: jax.Array,
-        position_ids: jax.Array | None = None,
-    ) -> tuple[jax.Array, ...]:
-        """See Bert.encode."""
-        return self.bert.encode(input_ids, input_mask, segment_ids, position_ids)
-
-    def pool(self, hidden: jax.Array) -> jax.Array:
-        """See Bert.pool."""
-        return self.bert.pool(hidden)
-
     def masked_lm(self, hidden: jax.Array, positions: jax.Array) -> jax.Array:
         """The masked_lm_logits of PreTrainingOutput, from the last hidden states [batch, length, hidden]."""
         masked = jnp.take_along_axis(hidden, positions[:, :, None], axis=1, mode="clip")
@@ -400,7 +404,7 @@ class BertForPreTraining(nn.Module):
         return self.cls.seq_relationship(pooled).astype(jnp.float32)
 
 
-class BertForTask(nn.Module):
+class BertForTask(_WithEncoder):
     """BERT with the one dense output layer of a task (section 4, figure 4)."""
 
     config: BertConfig
@@ -427,20 +431,6 @@ class BertForTask(nn.Module):
         hidden = self.encode(input_ids, input_mask, segment_ids)[-1]
         features = hidden if self.head.of_tokens else self.pool(hidden)
         return self.classifier(self.dropout(features)).astype(jnp.float32)
-
-    def encode(
-        self,
-        input_ids: jax.Array,
-        input_mask: jax.Array,
-        segment_ids: jax.Array,
-        position_ids: jax.Array | None = None,
-    ) -> tuple[jax.Array, ...]:
-        """See Bert.encode."""
-        return self.bert.encode(input_ids, input_mask, segment_ids, position_ids)
-
-    def pool(self, hidden: jax.Array) -> jax.Array:
-        """See Bert.pool."""
-        return self.bert.pool(hidden)
 
 
 def initialize(module: BertForPreTraining, key: jax.Array, length: int = 8):

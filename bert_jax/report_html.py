@@ -12,7 +12,7 @@ from typing import Any
 from bert_jax.json_lines import read_lines
 from bert_jax.metric_names import format_seconds, format_value, is_number, metric, numbers_in_order
 from bert_jax.report_chart import draw, evaluation_series, training_series
-from bert_jax.report_template import SCRIPT, STYLE
+from bert_jax.report_template import HEAD, SCRIPT, STYLE
 from input_pipeline.files import as_path, user_errors, write_bytes_atomic
 
 FLAG = "--output_dir"
@@ -22,17 +22,9 @@ NOT_DRAWN = frozenset({"step", "wall_time", "unigram_loss", "perplexity", "token
 CHARTS = 12
 TILES = 4
 
-PAGE = Template("""<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy"
- content="default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'">
-<title>$title</title>
-<style>$style</style>
-</head>
-<body>
+PAGE = Template(
+    HEAD
+    + """<body>
 <header>
 <p class="kicker">$kicker</p>
 <h1>$title</h1>
@@ -48,7 +40,8 @@ $tables
 <script>$script</script>
 </body>
 </html>
-""")
+"""
+)
 
 
 def write_report(output_dir: str | os.PathLike) -> str:

@@ -1,4 +1,16 @@
-"""The fixed part of report.html: its style and its script, which load nothing from elsewhere."""
+"""The fixed part of the reports: their head, style and script, which load nothing from elsewhere."""
+
+HEAD = """<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy"
+ content="default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'">
+<title>$title</title>
+<style>$style</style>
+</head>
+"""  # of a page that stands alone and loads nothing
 
 STYLE = """
 :root {
