@@ -17,20 +17,47 @@ FIXED_OUTPUTS = {"regression": ("value",), "multiple_choice": ("choice",), "span
 TOKEN_KINDS = ("tagging", "span")
 
 
+# Which hidden states a head of tokens reads (section 5.3, table 7).
+FEATURES = ("last", "embeddings", "second_to_last", "weighted_last_4", "concat_last_4", "weighted_all")
+
+
 class TaskHead(NamedTuple):
-    """One dense layer on the encoder (section 4 of the paper): its kind, of KINDS, and the name of each output."""
+    """One dense layer on the encoder (section 4 of the paper).
+
+    Attributes:
+        kind: of KINDS.
+        labels: the name of each output.
+        features: of FEATURES.
+        lstm: sizes of bidirectional LSTMs between the encoder and the dense layer, which the paper has in two of its
+            ablations (tables 5 and 7); none by default.
+    """
 
     kind: str
     labels: tuple[str, ...]
+    features: str = "last"
+    lstm: tuple[int, ...] = ()
 
     @property
     def of_tokens(self) -> bool:
-        """Whether the layer reads each token's last hidden state; else it reads the pooled vector."""
+        """Whether the layer reads each token's hidden state; else it reads one vector of the whole sequence."""
         return self.kind in TOKEN_KINDS
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is but one layer on the last hidden states, as other programs know it."""
+        return self.features == "last" and not self.lstm
+
+    @property
+    def pools(self) -> bool:
+        """Whether it reads the pooled vector."""
+        return not self.of_tokens and not self.lstm
 
     def save(self, folder: str | os.PathLike) -> None:
         """Writes the head's description beside its weights."""
-        files.write_json_atomic(files.as_path(folder) / HEAD_FILE, {"kind": self.kind, "labels": list(self.labels)})
+        described = {"kind": self.kind, "labels": list(self.labels)}
+        if not self.is_plain:
+            described |= {"features": self.features, "lstm": list(self.lstm)}
+        files.write_json_atomic(files.as_path(folder) / HEAD_FILE, described)
 
 
 def make_head(kind: str, labels: Any, source: str) -> TaskHead:
@@ -64,6 +91,9 @@ def read_head(folder: str | os.PathLike, flag: str) -> TaskHead | None:
     try:
         value = json.loads(files.read_text(file, flag))
         kind, labels = value["kind"], value["labels"]
-    except (ValueError, TypeError, KeyError, RecursionError):
+        features, lstm = value.get("features", "last"), tuple(value.get("lstm", ()))
+        if features not in FEATURES or not all(type(size) is int and size > 0 for size in lstm):
+            raise ValueError
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         raise UserError(f"{flag}: {file} is damaged; it describes the task's outputs in JSON") from None
-    return make_head(kind, labels, f"{flag}: {file}")
+    return make_head(kind, labels, f"{flag}: {file}")._replace(features=features, lstm=lstm)

@@ -19,14 +19,13 @@ import numpy as np
 from jax.sharding import Mesh
 
 from bert_jax import partitioning
+from input_pipeline.packing import SLOTS, packed_arrays
 
 # Tokens of a batch on each device. On CPU more of them no longer fit the caches and fewer are not worth a thread.
 _CPU_TOKENS = 1024
 _ACCELERATOR_TOKENS = 8192
 
-# The least width of a row, and how many examples may share one.
-_LEAST_WIDTH = 64
-SLOTS = 8
+_LEAST_WIDTH = 64  # of a row
 
 # Attention looks at the whole row: in one of this width a token takes twice the time.
 _DOUBLING_WIDTH = 700
@@ -308,25 +307,15 @@ def _pack(
 def _arrays(window: list[Example], batch: _Batch, mesh: Mesh) -> dict[str, jax.Array]:
     """The packed batch on the devices; this process packs only the rows that it feeds."""
     rows = [batch.rows[row] for row in partitioning.local_rows(mesh, len(batch.rows))]
-    names = ("input_ids", "segment_ids", "position_ids", "sequence_ids")
-    arrays = {name: np.zeros((len(rows), batch.width), np.int32) for name in names}
-    arrays |= {name: np.zeros((len(rows), SLOTS), np.int32) for name in ("starts", "lengths")}
+    sequences = {number: window[number][:2] for numbers in rows for number in numbers}
+    arrays = packed_arrays(sequences, rows, batch.width)
     extra = {name: _padded_length(window, batch, name) for name in window[batch.rows[0][0]].extra}
     slots = {name: np.zeros((len(rows) * SLOTS, length), np.int32) for name, length in extra.items()}
     for row, numbers in enumerate(rows):
-        start = 0
         for slot, number in enumerate(numbers):
-            example = window[number]
-            length = len(example.input_ids)
-            place = row, slice(start, start + length)
-            arrays["input_ids"][place] = example.input_ids
-            arrays["segment_ids"][place] = example.segment_ids
-            arrays["position_ids"][place] = np.arange(length)
-            arrays["sequence_ids"][place] = slot + 1
-            arrays["starts"][row, slot], arrays["lengths"][row, slot] = start, length
             for name, array in slots.items():
-                array[row * SLOTS + slot, : len(example.extra[name])] = example.extra[name]
-            start += length
+                values = window[number].extra[name]
+                array[row * SLOTS + slot, : len(values)] = values
     batched = partitioning.to_global_batch(mesh, arrays, len(batch.rows))
     return batched | partitioning.to_global_batch(mesh, slots, len(batch.rows) * SLOTS)
 

@@ -13,7 +13,8 @@ import jax.numpy as jnp
 from bert_jax.config import BertConfig, config_from_flags
 from bert_jax.convert import checkpoints
 from bert_jax.convert.weights import PART_NAMES
-from bert_jax.modeling import BertForPreTraining, BertForTask
+from bert_jax.modeling import BertForPreTraining
+from bert_jax.task_modeling import BertForTask
 from input_pipeline.errors import UserError
 from input_pipeline.tokenization import Tokenizer, load_tokenizer
 

@@ -16,7 +16,6 @@ from jax.ad_checkpoint import checkpoint_name
 from bert_jax.attention import attention_mask, dot_product_attention
 from bert_jax.config import BertConfig, activation
 from bert_jax.dropout import dropout
-from bert_jax.heads import TaskHead
 from bert_jax.partitioning import constrain
 
 REMAT_POLICIES = {
@@ -40,7 +39,8 @@ class PreTrainingOutput(NamedTuple):
     next_sentence_logits: jax.Array
 
 
-def _initializer(config: BertConfig, *axes: str | None):
+def weight_initializer(config: BertConfig, *axes: str | None):
+    """Truncated normal of the configuration, with the logical names of the axes."""
     # Cut at two standard deviations and not rescaled, as tf.truncated_normal_initializer.
     normal = nn.initializers.truncated_normal(config.initializer_range)
     return nn.with_logical_partitioning(normal, axes)
@@ -84,7 +84,7 @@ class Dense(nn.Module):
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         shape = self.in_shape + self.out_shape
-        kernel = self.param("kernel", _initializer(self.config, *self.in_axes, *self.out_axes), shape)
+        kernel = self.param("kernel", weight_initializer(self.config, *self.in_axes, *self.out_axes), shape)
         zeros = nn.with_logical_partitioning(nn.initializers.zeros, self.out_axes)
         bias = self.param("bias", zeros, self.out_shape)
         y = _product(x.astype(self.dtype), kernel.astype(self.dtype), len(self.in_shape))
@@ -302,7 +302,7 @@ class Bert(nn.Module):
         return self.encoder(self.embeddings(input_ids, segment_ids, position_ids), mask)
 
     def pool(self, hidden: jax.Array) -> jax.Array:
-        """The pooled vectors [batch, hidden] of the last hidden states [batch, length, hidden]."""
+        """The pooled vectors [batch, hidden] of the last hidden states [batch, length, hidden]: those of [CLS]."""
         return jnp.tanh(self.pooler(hidden[:, 0]))
 
 
@@ -352,7 +352,7 @@ class PreTrainingHeads(nn.Module):
         self.seq_relationship = Dense(c, (c.hidden_size,), (2,), ("embed",), (None,), self.dtype)
 
 
-class _WithEncoder(nn.Module):
+class WithEncoder(nn.Module):
     """What the models have in common: their encoder `bert`, without their heads."""
 
     def encode(
@@ -370,7 +370,7 @@ class _WithEncoder(nn.Module):
         return self.bert.pool(hidden)
 
 
-class BertForPreTraining(_WithEncoder):
+class BertForPreTraining(WithEncoder):
     """BERT with both pretraining heads; the masked-LM head runs at the masked positions only."""
 
     config: BertConfig
@@ -402,35 +402,6 @@ class BertForPreTraining(_WithEncoder):
     def next_sentence(self, pooled: jax.Array) -> jax.Array:
         """The next_sentence_logits of PreTrainingOutput, from the pooled vectors [batch, hidden]."""
         return self.cls.seq_relationship(pooled).astype(jnp.float32)
-
-
-class BertForTask(_WithEncoder):
-    """BERT with the one dense output layer of a task (section 4, figure 4)."""
-
-    config: BertConfig
-    head: TaskHead
-    dtype: jnp.dtype = jnp.float32
-    scan_layers: bool = False
-    remat: str = "none"
-
-    def setup(self):
-        c = self.config
-        self.bert = Bert(c, self.dtype, self.scan_layers, self.remat)
-        self.dropout = Dropout(c.hidden_dropout_prob)
-        self.classifier = Dense(c, (c.hidden_size,), (len(self.head.labels),), ("embed",), (None,), self.dtype)
-
-    def __call__(self, input_ids: jax.Array, input_mask: jax.Array, segment_ids: jax.Array) -> jax.Array:
-        """Scores the outputs of the head.
-
-        Args:
-            input_ids, input_mask, segment_ids: int32 [batch, length]; each choice of a multiple choice is a row.
-
-        Returns:
-            f32 logits [batch, length, outputs] of a head of tokens, else [batch, outputs].
-        """
-        hidden = self.encode(input_ids, input_mask, segment_ids)[-1]
-        features = hidden if self.head.of_tokens else self.pool(hidden)
-        return self.classifier(self.dropout(features)).astype(jnp.float32)
 
 
 def initialize(module: BertForPreTraining, key: jax.Array, length: int = 8):

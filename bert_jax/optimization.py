@@ -99,6 +99,7 @@ def make_optimizer(
     beta_1: float = 0.9,
     beta_2: float = 0.999,
     epsilon: float | None = None,
+    rate_scale: Callable[[list[str], jax.Array], jax.typing.ArrayLike] = lambda names, parameter: 1.0,
 ) -> optax.GradientTransformation:
     """Builds an optimizer; `update(gradients, state, params)` gives what optax.apply_updates adds to the parameters.
 
@@ -116,6 +117,8 @@ def make_optimizer(
         learning_rate: from the number of updates already made (int32 []) to a rate; see learning_rate_schedule.
         clip_norm: 0 turns clipping off.
         epsilon: EPSILONS[name] unless given.
+        rate_scale: what the rate of a parameter is multiplied by, from the names of its path and the parameter; see
+            layer_rate_scale. 0 leaves the parameter as it is.
 
     Raises:
         UserError: an unknown name, or a negative weight decay or clipping norm.
@@ -152,12 +155,44 @@ def make_optimizer(
                 direction += weight_decay * x
             if name == "lamb":
                 direction *= _trust_ratio(x, direction, stacked="layers" in _names(path))
-            return (-rate * direction).astype(x.dtype)
+            return (-rate * rate_scale(_names(path), x) * direction).astype(x.dtype)
 
         updates = jax.tree_util.tree_map_with_path(leaf_update, decay_mask(params), params, first, second)
         return updates, OptimizerState(step, first, second, norm.astype(jnp.float32))
 
     return optax.GradientTransformation(init, update)
+
+
+def layer_rate_scale(
+    num_layers: int, decay: float = 1.0, freeze_encoder: bool = False
+) -> Callable[[list[str], jax.Array], jax.typing.ArrayLike]:
+    """The scale of each parameter's rate in fine-tuning, for make_optimizer.
+
+    Layer-wise decay (Howard and Ruder, 2018; for BERT Sun et al., 2019): the output layer and the pooler learn at the
+    full rate, the top layer at `decay` times it, and each layer below at `decay` times that of the layer above; the
+    embeddings lie below the lowest layer.
+
+    Args:
+        num_layers: of the encoder.
+        decay: in (0, 1].
+        freeze_encoder: embeddings, encoder and pooler stay as they are.
+    """
+
+    def scale(names, parameter):
+        if names[0] != "bert":
+            return 1.0
+        if freeze_encoder:
+            return 0.0
+        if names[1] == "pooler":
+            return 1.0
+        if names[1] == "embeddings":
+            return decay ** (num_layers + 1)
+        if names[2] == "layers":  # stacked along the first axis
+            below_top = num_layers - jnp.arange(num_layers)
+            return (decay**below_top).reshape(-1, *(1,) * (parameter.ndim - 1))
+        return decay ** (num_layers - int(names[2].rpartition("_")[2]))
+
+    return scale
 
 
 def _trust_ratio(x: jax.Array, direction: jax.Array, stacked: bool) -> jax.Array:

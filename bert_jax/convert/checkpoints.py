@@ -156,11 +156,16 @@ def read(
     own_file = files.as_path(source.folder) / GOOGLE_CONFIG_FILE
     own = BertConfig.from_file(own_file, source.flag) if own_file.exists() else config
     tree = unstack_layers(checkpointing.read_parameters(folder, step))
+    own_head = read_head(source.folder, source.flag)
+    plain = own_head is None or own_head.is_plain
     tensors = {
         weight.name: Tensor("/".join(weight.path), array.shape, lambda array=array: array)
-        for weight, array in disassemble(own, read_head(source.folder, source.flag), tree)
+        for weight, array in disassemble(own, own_head, tree if plain else {"bert": tree["bert"]})
     }
     params, report = assemble(config, head, tensors, str(source), extend_positions)
+    if not plain and head == own_head:  # what no table knows: LSTMs, weights of layers, and what reads them
+        params |= {name: part for name, part in tree.items() if name != "bert"}
+        report = report._replace(initialized=(), missing_parts=())
     return params, report._replace(notes=(f"parameters of step {step}", *report.notes))
 
 

@@ -114,7 +114,7 @@ def find_head(prefix: str, flag: str = "--init_checkpoint") -> TaskHead | None:
     name, count = outputs[-1], shapes[outputs[-1]][0]
     described = read_head(os.path.dirname(prefix) or ".", flag)
     if described:
-        kind, labels = described
+        kind, labels = described.kind, described.labels
     elif name == "output_weights":
         kind = "regression" if count == 1 else "classification"
         labels = [f"LABEL_{i}" for i in range(count)] if count > 1 else None

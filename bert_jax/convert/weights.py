@@ -184,7 +184,7 @@ def assemble(
     if rows != config.max_position_embeddings:
         done = "cut" if rows > config.max_position_embeddings else "repeated"
         notes.append(f"the table of {rows} positions is {done} to {config.max_position_embeddings}")
-    if head and head.of_tokens:  # which reads no pooled vector
+    if head and not head.pools:
         parts.add("pooler")
     missing = [weight for weight in table if weight.part not in parts]
     report = ImportReport(

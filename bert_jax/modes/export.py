@@ -60,6 +60,11 @@ def write(folder: Path, flags: Any, bert: LoadedBert) -> list[str]:
     if flags.format == "stablehlo":
         return export_stablehlo(folder, bert, flags.platforms)
     head = getattr(bert.module, "head", None)
+    if head and not head.is_plain:
+        raise UserError(
+            f"--format={flags.format}: no program there knows a head with --head_features={head.features} and "
+            f"--head_lstm={','.join(map(str, head.lstm))}; --format=stablehlo takes any"
+        )
     exporter = export_huggingface if flags.format == "huggingface" else export_tf1
     return exporter(folder, bert.config, head, bert.params, bert.tokenizer)
 

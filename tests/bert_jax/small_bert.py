@@ -9,8 +9,9 @@ from bert_jax.checkpointing import Checkpointer
 from bert_jax.config import BertConfig
 from bert_jax.convert.weights import from_torch, weight_table
 from bert_jax.loading import LoadedBert
-from bert_jax.modeling import BertForPreTraining, BertForTask
+from bert_jax.modeling import BertForPreTraining
 from bert_jax.run_folder import RunFolder
+from bert_jax.task_modeling import BertForTask
 from input_pipeline import files
 from input_pipeline.tokenization import WordPieceTokenizer
 

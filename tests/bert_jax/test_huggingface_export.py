@@ -13,7 +13,8 @@ from bert_jax.config import ACTIVATIONS, BertConfig
 from bert_jax.convert.huggingface import find_head, load_huggingface
 from bert_jax.convert.huggingface_export import export_huggingface
 from bert_jax.heads import TaskHead
-from bert_jax.modeling import BertForPreTraining, BertForTask
+from bert_jax.modeling import BertForPreTraining
+from bert_jax.task_modeling import BertForTask
 from input_pipeline.errors import UserError
 from input_pipeline.tokenization import WordPieceTokenizer, load_tokenizer
 

@@ -14,7 +14,8 @@ import bert_jax
 from bert_jax.convert.huggingface_export import export_huggingface
 from bert_jax.convert.tf1_export import export_tf1
 from bert_jax.heads import TaskHead
-from bert_jax.modeling import BertForPreTraining, BertForTask
+from bert_jax.modeling import BertForPreTraining
+from bert_jax.task_modeling import BertForTask
 from input_pipeline.errors import UserError
 
 

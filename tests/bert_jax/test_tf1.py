@@ -17,7 +17,8 @@ from bert_jax.convert.huggingface import load_huggingface
 from bert_jax.convert.tf1_export import export_tf1
 from bert_jax.convert.weights import weight_table
 from bert_jax.heads import TaskHead
-from bert_jax.modeling import BertForPreTraining, BertForTask
+from bert_jax.modeling import BertForPreTraining
+from bert_jax.task_modeling import BertForTask
 from input_pipeline.errors import UserError
 from input_pipeline.host_tensorflow import tf
 from input_pipeline.tokenization import WordPieceTokenizer, load_tokenizer

@@ -26,6 +26,7 @@ from bert_jax.convert.weights import (
     weight_table,
 )
 from bert_jax.heads import FIXED_OUTPUTS, KINDS, TaskHead
+from bert_jax.task_modeling import BertForTask
 from input_pipeline.errors import UserError
 
 # Sizes that all differ, so that no transposed array has the right shape by chance.
@@ -43,7 +44,7 @@ LABELS = {kind: FIXED_OUTPUTS.get(kind, ("a", "b", "c")) for kind in KINDS}
 def shapes_of_model(head=None, scan_layers=False):
     ids = jnp.zeros((1, 8), jnp.int32)
     if head:
-        module = modeling.BertForTask(CONFIG, head, scan_layers=scan_layers)
+        module = BertForTask(CONFIG, head, scan_layers=scan_layers)
         init = lambda key: module.init(key, ids, ids, ids)["params"]
     else:
         module = modeling.BertForPreTraining(CONFIG, scan_layers=scan_layers)
