@@ -9,6 +9,7 @@ from html import escape
 from string import Template
 from typing import Any
 
+from bert_jax import task_report
 from bert_jax.json_lines import read_lines
 from bert_jax.metric_names import format_seconds, format_value, is_number, metric, numbers_in_order
 from bert_jax.report_chart import draw, evaluation_series, training_series
@@ -34,7 +35,7 @@ $notes
 </header>
 <main>
 $charts
-$tables
+$review$tables
 </main>
 <footer>Written by bert_jax at $written from the files of this folder.</footer>
 <script>$script</script>
@@ -63,6 +64,7 @@ def write_report(output_dir: str | os.PathLike) -> str:
     evaluations = _by_step(read_lines(folder / "eval_metrics.jsonl", FLAG))
     if not evaluations and is_number(results.get("step")):
         evaluations = [results]
+    review = task_report.sections(_read_json(folder / task_report.FILE))
     warnings = [str(line.get("message")) for line in read_lines(folder / "warnings.jsonl", FLAG)]
     page = PAGE.substitute(
         title=escape(folder.name or str(folder)),
@@ -71,10 +73,11 @@ def write_report(output_dir: str | os.PathLike) -> str:
         tiles=_tiles(lines, results),
         notes=f'<ul class="notes">{"".join(f"<li>{escape(text)}</li>" for text in warnings)}</ul>' if warnings else "",
         charts=_charts(lines, evaluations, results),
+        review=review.html,
         tables=_tables(lines, evaluations, results, run, facts),
         written=time.strftime("%Y-%m-%d %H:%M:%S %Z"),
-        style=STYLE,
-        script=SCRIPT,
+        style=STYLE + review.style,
+        script=SCRIPT + review.script,
     )
     path = folder / "report.html"
     write_bytes_atomic(path, page.encode())
