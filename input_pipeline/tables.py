@@ -96,12 +96,18 @@ def read_rows(
 
 
 def notes_of(path: str, odd: Counter) -> tuple[str, ...]:
-    """What a user should know of the oddities that `read_rows` has counted, a line each."""
+    """What a user should know of the oddities that were counted, a line each.
+
+    Arguments:
+      odd: of `read_rows`; readers add how many examples have an "empty" text.
+    """
     notes = []
     if count := odd["blank"]:
         notes.append(f"{path}: {count:,} blank {'line was' if count == 1 else 'lines were'} skipped")
     if count := odd["replaced"]:
         notes.append(f"{path}: {count:,} {'place is' if count == 1 else 'places are'} no UTF-8; U+FFFD stands there")
+    if count := odd["empty"]:
+        notes.append(f"{path}: {count:,} {'example has' if count == 1 else 'examples have'} an empty text")
     return tuple(notes)
 
 
