@@ -89,8 +89,8 @@ def strict_entities(tags: Sequence[str]) -> list[Entity]:
 def scheme_of(sentences: Iterable[Sequence[str]]) -> str | None:
     """IOB1, IOB2 or IOBES, whichever the tags of a file are; None for tags of no scheme, or "O" alone.
 
-    Tags where B begins an entity that follows none of its type are IOB2, also if I begins others, which breaks the
-    rules. Tags that fit both IOB1 and IOB2 are IOB2.
+    Both IOB1 and IOB2 are found with some tags that break their rules: what most entities begin with decides, apart
+    from those that follow one of their type. Tags that fit both are IOB2.
     """
     sentences = list(sentences)
     kinds = {tag for tags in sentences for tag in tags}
@@ -98,16 +98,15 @@ def scheme_of(sentences: Iterable[Sequence[str]]) -> str | None:
         return None
     if any(split_tag(tag)[0] in "ES" for tag in kinds):
         return IOBES
-    inside_begins = False
+    inside, outside = 0, 0
     for tags in sentences:
         found = entities(tags)
         for before, entity in zip([None, *found], found):
-            follows_its_type = before is not None and before.end == entity.start and before.type == entity.type
             if split_tag(tags[entity.start])[0] == "I":
-                inside_begins = True
-            elif not follows_its_type:
-                return IOB2
-    return IOB1 if inside_begins else IOB2
+                inside += 1
+            elif before is None or before.end < entity.start or before.type != entity.type:
+                outside += 1
+    return IOB1 if inside > outside else IOB2
 
 
 def scheme_of_labels(labels: Iterable[str]) -> str | None:

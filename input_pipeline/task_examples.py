@@ -66,6 +66,8 @@ class TaggedExample(NamedTuple):
       tags: one a word, as in the file; None where unknown.
       document: number of the document that the sentence is part of, from 0.
       where: file and first line.
+      lines: the sentence as it stands in a file of columns, with the lines before it that are of no sentence, after the
+        last one also those behind; empty where it is from elsewhere.
     """
 
     id: str
@@ -73,6 +75,7 @@ class TaggedExample(NamedTuple):
     tags: tuple[str, ...] | None
     document: int
     where: str
+    lines: tuple[str, ...] = ()
 
 
 class DataSet(NamedTuple):

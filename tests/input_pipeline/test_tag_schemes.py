@@ -55,6 +55,7 @@ def test_strict_entities_are_those_of_iob2():
         (["I-PER O"], "IOB1"),
         (["B-PER I-PER O"], "IOB2"),
         (["B-PER I-PER O I-LOC"], "IOB2"),
+        (["I-PER I-PER O I-LOC O B-LOC"], "IOB1"),
         (["B-PER E-PER S-LOC"], "IOBES"),
         (["B-PER L-PER U-LOC"], "IOBES"),
         (["B M E S"], "IOBES"),
