@@ -24,7 +24,7 @@ def size_and_facts(spec: str, flag: str) -> tuple[int, dict[str, Any]]:
     Raises:
       UserError: when the data set is not there and cannot be downloaded, or has no such split.
     """
-    builder, split = _open(spec, flag)
+    builder, split = open_split(spec, flag)
     info = builder.info.splits[split]
     return info.num_bytes or 0, {"version": str(builder.version), "split": split, "examples": info.num_examples}
 
@@ -37,7 +37,7 @@ def read_texts(spec: str, text_field: str, flag: str) -> Iterator[bytes]:
     """
     import tensorflow_datasets as tfds
 
-    builder, split = _open(spec, flag)
+    builder, split = open_split(spec, flag)
     features = builder.info.features
     if text_field not in features:
         raise UserError(f"{flag}: {spec} has no field {text_field!r} (--text_field); there are: {', '.join(features)}")
@@ -52,8 +52,8 @@ def read_texts(spec: str, text_field: str, flag: str) -> Iterator[bytes]:
 
 
 @functools.cache
-def _open(spec: str, flag: str):
-    """The prepared builder and the name of the split."""
+def open_split(spec: str, flag: str):
+    """The prepared builder of `spec`, downloaded if it is not there, and the name of the split. Raises: UserError."""
     match = _SPEC.fullmatch(spec)
     if not match:
         raise UserError(f"{flag}: {spec} is not of the form tfds:NAME[/CONFIG][:VERSION][:SPLIT]")

@@ -36,7 +36,7 @@ def data_dir(tmp_path_factory):
 @pytest.fixture(autouse=True)
 def environment(monkeypatch, data_dir):
     monkeypatch.setenv("TFDS_DATA_DIR", str(data_dir))
-    tfds_corpus._open.cache_clear()
+    tfds_corpus.open_split.cache_clear()
 
 
 def texts(spec, text_field="text"):
