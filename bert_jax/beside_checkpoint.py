@@ -1,4 +1,4 @@
-"""What --init_checkpoint says in the modes that read no weights: vocabulary and casing, or the configuration."""
+"""What lies beside weights and stands for flags that were not given: vocabulary and casing, and the configuration."""
 
 from collections.abc import Callable
 from typing import Any
@@ -51,6 +51,24 @@ def configuration(
         for note in notes:
             message(f"{source}: {note}")
     return own or flags.init_checkpoint or default_size, config
+
+
+def take_all(flags: Any, name: str = "init_checkpoint") -> None:
+    """Fills the flags of configuration, vocabulary and casing with what lies beside the weights of --`name`.
+
+    Raises:
+        UserError: there are no weights.
+    """
+    from bert_jax.convert import checkpoints
+
+    source = checkpoints.find(getattr(flags, name), f"--{name}", flags.allow_pickled_weights)
+    beside = checkpoints.flags_beside(source)
+    if flags.bert_config_file is None and flags.model is None:
+        flags.bert_config_file = beside.get("bert_config_file")
+    if flags.vocab_file is None and flags.vocab_size is None:
+        flags.vocab_file = beside.get("vocab_file")
+        if flags.do_lower_case is None:
+            flags.do_lower_case = beside.get("do_lower_case")
 
 
 def _find(flags: Any) -> tuple[Any, dict[str, Any]]:

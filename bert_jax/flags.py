@@ -9,12 +9,15 @@ MODES = {
     "describe": "parameters by part, FLOPs and memory of a model",
     "fill_mask": "the most probable words for each [MASK] of a text; whether one sentence follows another",
     "extract": "a file of lines -> vectors of lines or tokens",
+    "finetune": "a task: trains, evaluates, writes predictions (--task_name)",
+    "evaluate": "metrics of a fine-tuned model on labelled data",
+    "predict": "answers of a fine-tuned model to unlabelled data",
     "cluster": "documents -> clusters, with their words, representatives and a picture",
     "export": "any checkpoint -> Hugging Face, Google's TF1 or StableHLO",
 }
 
 # Modes that run steps on a device.
-COMPUTING_MODES = ("pretrain", "fill_mask", "extract", "cluster", "export")
+COMPUTING_MODES = ("pretrain", "fill_mask", "extract", "finetune", "evaluate", "predict", "cluster", "export")
 
 
 def define(values: flags.FlagValues) -> None:
@@ -50,8 +53,20 @@ def define(values: flags.FlagValues) -> None:
         "corpora (see --sampling_exponent).",
     )
     comma_list("eval_input_file", None, "Held-out text in the same forms; else a share of the documents is held out.")
-    number("eval_fraction", 0.02, "Share of the documents held out, chosen by a hash of the document.", 0.0, 1.0)
-    string("output_dir", None, "Folder for everything that is written; for pretrain default runs/pretrain.")
+    number(
+        "eval_fraction",
+        None,
+        "pretrain: share of the documents held out, chosen by a hash of the document; default 0.02. finetune: share of "
+        "the examples of --train_file held out where there is no --eval_file; default none.",
+        0.0,
+        1.0,
+    )
+    string(
+        "output_dir",
+        None,
+        "Folder for everything that is written; default runs/pretrain, or runs/TASK for finetune, and for evaluate and "
+        "predict the run's own.",
+    )
     string(
         "output_file",
         None,
@@ -120,7 +135,6 @@ def define(values: flags.FlagValues) -> None:
         "vector for each token.",
     )
     integer("num_clusters", None, "cluster: how many; default the number with the best silhouette, up to 20.", 2)
-    string("label_field", None, "cluster: field of the JSON lines with the known class, to compare with.")
     enum(
         "documents",
         "auto",
@@ -130,6 +144,52 @@ def define(values: flags.FlagValues) -> None:
     )
     enum("format", None, ["huggingface", "tf1", "stablehlo"], "export: what to write to --output_dir.")
     comma_list("platforms", ["cpu", "cuda", "tpu"], "export to StableHLO: platforms that the program is lowered for.")
+
+    # Tasks.
+    string(
+        "task_name",
+        None,
+        "finetune: cola, sst2, mrpc, qqp, stsb, mnli, qnli, rte, wnli, ax, xnli, glue (all that --data_dir has), "
+        "squad, swag, conll2003; for data of one's own classification, multi_label, regression, multiple_choice, "
+        "tagging, squad.",
+    )
+    string("data_dir", None, "Folder with the original files of the task, or tfds, or tfds:NAME[/CONFIG].")
+    comma_list("train_file", None, "Examples to train on: TSV, CSV, JSON lines; SQuAD's JSON; CoNLL's columns.")
+    comma_list("eval_file", None, "Labelled examples to evaluate on, in the same form.")
+    comma_list("predict_file", None, "Examples to predict, in the same form; labels are not looked at.")
+    string("label_field", None, "Name, or number from 1, of the column or field with the label; default label.")
+    string("text_pair_field", None, "Name, or number from 1, of the column or field with the second text.")
+    string("id_field", None, "Name, or number from 1, of the column or field that names an example in predictions.")
+    comma_list("labels", None, "Names of the labels, in the order of the outputs; default those of the training data.")
+    string("positive_label", None, "Label that precision, recall and F1 of two are about; default the second.")
+    string("train_language", "en", "xnli: language of the training file.")
+    string("language", None, "xnli: language of dev and test; default all, each on its own.")
+    boolean("version_2_with_negative", None, "squad: some questions have no answer; default as the file says.")
+    number("null_score_diff_threshold", 0.0, "squad: above it the answer is none; see null_odds.json.")
+    integer("doc_stride", 128, "squad: tokens from one window of a long context to the next.", 1)
+    integer("max_query_length", 64, "squad: tokens of a question.", 1)
+    integer("n_best_size", 20, "squad: answers in nbest_predictions.json.", 1)
+    integer("max_answer_length", 30, "squad: tokens of an answer.", 1)
+    boolean("document_context", False, "tagging: sentences see their neighbours, up to --max_seq_length tokens.")
+    boolean("strict_entities", False, "tagging: strict IOB2 instead of conlleval's rules.")
+    integer("num_runs", 1, "finetune: runs with seeds --seed, --seed + 1, ...; mean, deviation and best.", 1, 1000)
+    boolean(
+        "grid_search",
+        False,
+        "finetune: the paper's grid (batch 16, 32; learning rate 5e-5, 3e-5, 2e-5; epochs 2, 3, 4); what a flag gives "
+        "is not searched.",
+    )
+    number("layer_lr_decay", 1.0, "finetune: each layer learns at so much of the rate of the layer above.", 0.01, 1.0)
+    integer("reinit_layers", 0, "finetune: so many layers at the top, and the pooler, begin anew.", 0)
+    boolean("allow_new_pooler", False, "finetune: weights without a pooler get a new one.")
+    enum(
+        "head_features",
+        "last",
+        ["last", "embeddings", "second_to_last", "weighted_last_4", "concat_last_4", "weighted_all"],
+        "tagging, squad: hidden states that the output layer reads.",
+    )
+    comma_list("head_lstm", [], "finetune: sizes of bidirectional LSTMs between encoder and output layer.")
+    boolean("freeze_encoder", False, "finetune: only what follows the encoder learns.")
 
     # Sentence pairs and masks.
     integer(
@@ -163,7 +223,11 @@ def define(values: flags.FlagValues) -> None:
     integer("num_warmup_steps", None, "Updates of linear warm-up; default 10,000 but at most 10% of the steps.", 0)
     number("warmup_proportion", None, "Warm-up as a share of the steps, instead of --num_warmup_steps.", 0.0, 1.0)
     enum(
-        "optimizer", "bert_adam", ["bert_adam", "adamw", "lamb"], "bert_adam is Google's Adam without bias correction."
+        "optimizer",
+        None,
+        ["bert_adam", "adamw", "lamb"],
+        "bert_adam is Google's Adam, which has no bias correction: the default of pretrain. adamw has it: the default "
+        "of finetune, where few steps without it are unstable.",
     )
     number("weight_decay", 0.01, "Decoupled decay of kernels and embeddings.", 0.0, 1e3)
     number("clip_norm", 1.0, "Largest global norm of the gradient; 0 does not clip.", 0.0)

@@ -115,7 +115,7 @@ def map_examples(
         batch_size = max(1, (_CPU_TOKENS if on_cpu else _ACCELERATOR_TOKENS) // max_length) * shards
     params = jax.tree.map(lambda x: _on_mesh(x, mesh), params)
     jitted = jax.jit(function, out_shardings=partitioning.replicated(mesh))
-    compile_tokens = _compile_tokens(params, *(_CPU_COSTS if on_cpu else _ACCELERATOR_COSTS))
+    tokens_to_compile = compile_tokens(params, *(_CPU_COSTS if on_cpu else _ACCELERATOR_COSTS))
     history = _histories.setdefault(function, _History())
     waiting: collections.deque[tuple[list[Example], _Batch]] = collections.deque()
     lock = threading.Lock()
@@ -141,7 +141,7 @@ def map_examples(
         known = {width for size, width in history.compiled if size == batch_size}
         tokens = sum(lengths)
         # As much as has come is expected to come again.
-        expected = compile_tokens * tokens / (tokens + history.tokens)
+        expected = tokens_to_compile * tokens / (tokens + history.tokens)
         widths = choose_widths(lengths, width_ladder(max_length), known, expected)
         history.tokens += tokens
         history.compiled.update((batch_size, width) for width in widths)
@@ -233,7 +233,14 @@ def choose_widths(lengths: Sequence[int], ladder: Sequence[int], known: set[int]
     return chosen[::-1]
 
 
-def _compile_tokens(params: Any, seconds: float, speed: float) -> float:
+def compile_tokens(params: Any, seconds: float, speed: float) -> float:
+    """In how many tokens' time a function of the parameters is compiled.
+
+    Args:
+        params: tree of arrays or shapes.
+        seconds: to compile, for each array.
+        speed: floating-point operations a second.
+    """
     sizes = sorted(leaf.size for leaf in jax.tree.leaves(params)) or [1]
     operations = 2 * sum(sizes[:-1])  # of a token; all but the largest table, which is only looked up
     return seconds * len(sizes) * speed / max(operations, 1)

@@ -7,7 +7,7 @@ import jax
 
 from bert_jax.config import BertConfig
 from bert_jax.convert import checkpoints
-from bert_jax.convert.weights import ImportReport, merge_into
+from bert_jax.convert.weights import ImportReport, merge_into, unstack_layers
 from bert_jax.heads import TaskHead
 
 
@@ -28,7 +28,21 @@ def load(
         message(f"--init_checkpoint: {line}")
     if "pooler" in report.missing_parts:
         message("warning: --init_checkpoint has no pooler: whatever reads the pooled vector begins with a new one")
+    return merge(state, loaded)
+
+
+def merge(state: Any, loaded: dict[str, Any]) -> Any:
+    """The training state with loaded parameters in place of its own, where there are any.
+
+    Args:
+        loaded: as read gives them; parts and layers may be missing.
+    """
     fresh = state["params"]
+    if "layers" in fresh["bert"]["encoder"]:  # stacking needs all of them
+        own = unstack_layers(fresh)["bert"]["encoder"]
+        missing = {name: layer for name, layer in own.items() if name not in loaded["bert"]["encoder"]}
+        encoder = loaded["bert"]["encoder"] | missing
+        loaded = loaded | {"bert": loaded["bert"] | {"encoder": encoder}}
     merged = merge_into(fresh, loaded)
     return state | {"params": jax.tree.map(lambda new, old: jax.device_put(new, old.sharding), merged, fresh)}
 

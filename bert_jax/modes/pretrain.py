@@ -12,18 +12,17 @@ import jax
 import jax.numpy as jnp
 
 from bert_jax import devices, initial_parameters, partitioning, pretraining, processes, training
-from bert_jax.checkpointing import Checkpointer
 from bert_jax.checkpointing import restore as restore_checkpoint
 from bert_jax.config import BertConfig, config_from_flags
 from bert_jax.convert import checkpoints
-from bert_jax.interruption import Interrupted, Interruption
+from bert_jax.interruption import Interrupted
 from bert_jax.modeling import BertForPreTraining, initialize
 from bert_jax.modes.pretrain_inputs import Inputs, open_inputs
 from bert_jax.modes.pretrain_options import apply_defaults, data_config, schedule_from
 from bert_jax.optimization import decay_summary, learning_rate_schedule, make_optimizer
 from bert_jax.report_html import write_report
-from bert_jax.reporting import RunReporter
 from bert_jax.run_folder import RunFolder, find_checkpoint, read_run
+from bert_jax.training_run import training_run
 from input_pipeline import corpus, files
 from input_pipeline.errors import UserError
 from input_pipeline.tokenization import load_tokenizer
@@ -171,32 +170,19 @@ class _Run:
         save = [lambda path: files.write_bytes_atomic(f"{path}/bert_config.json", self.config.to_json().encode())]
         if self.inputs.tokenizer:
             save.append(self.inputs.tokenizer.save)
-        start = self.folder.start(
-            mode="pretrain",
+        with training_run(
+            self.folder,
+            flags,
             settings=self.settings(),
             num_train_steps=total,
-            flags=flags.flag_values_dict(),
             save=save,
-        )
-        if start.message:
-            processes.say(start.message)
-        if start.finished:
-            return 0
-        start_step = start.step or self.first_step
-        with (
-            Interruption(start_step) as interruption,
-            Checkpointer(self.folder.checkpoints, flags.keep_checkpoints) as checkpointer,
-            RunReporter(self.folder.path, total, start_step, processes.is_first()) as reporter,
-        ):
-            self.interruption, self.checkpointer, self.reporter = interruption, checkpointer, reporter
+            first_step=self.first_step,
+        ) as run:
+            if run is None:
+                return 0
+            self.interruption, self.checkpointer, self.reporter = run.interruption, run.checkpointer, run.reporter
             self._describe()
-            try:
-                self._train_and_evaluate(start_step, resumed=checkpointer.latest_step() is not None)
-            finally:
-                reporter.close()
-                if processes.is_first():
-                    write_report(self.folder.path)
-        self.folder.finish(total)
+            self._train_and_evaluate(run.start_step, run.resumed)
         processes.say(
             f"done: {os.fspath(self.folder.path)} holds the model; look at {os.fspath(self.folder.path)}/report.html"
         )

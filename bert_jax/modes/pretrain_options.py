@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from bert_jax.convert import checkpoints
+from bert_jax import beside_checkpoint
 from input_pipeline.errors import UserError
 from input_pipeline.pretraining_data import PretrainingDataConfig
 
@@ -57,14 +57,8 @@ def apply_defaults(flags: Any, say: Callable[[str], None]) -> None:
         if getattr(flags, one) is not None and getattr(flags, other) is not None:
             raise UserError(f"--{one} and --{other} exclude each other: give one of them")
     for name in ("restore_from", "init_checkpoint"):
-        if path := getattr(flags, name):
-            beside = checkpoints.flags_beside(checkpoints.find(path, f"--{name}", flags.allow_pickled_weights))
-            if flags.bert_config_file is None and flags.model is None:
-                flags.bert_config_file = beside.get("bert_config_file")
-            if flags.vocab_file is None and flags.vocab_size is None:
-                flags.vocab_file = beside.get("vocab_file")
-                if flags.do_lower_case is None:
-                    flags.do_lower_case = beside.get("do_lower_case")
+        if getattr(flags, name):
+            beside_checkpoint.take_all(flags, name)
     if flags.input_file is not None and not all(flags.input_file or [""]):
         raise UserError("--input_file has an empty entry: give files, stores, tfds:NAME or builtin")
     quick = flags.input_file is None
@@ -92,8 +86,9 @@ def apply_defaults(flags: Any, say: Callable[[str], None]) -> None:
         flags.max_predictions_per_seq = max(1, math.ceil(flags.max_seq_length * flags.masked_lm_prob))
     if flags.eval_batch_size is None:
         flags.eval_batch_size = flags.train_batch_size
-    if flags.save_checkpoints_steps is None:
-        flags.save_checkpoints_steps = 1000
+    for name, value in (("save_checkpoints_steps", 1000), ("optimizer", "bert_adam"), ("eval_fraction", 0.02)):
+        if getattr(flags, name) is None:
+            setattr(flags, name, value)
 
 
 def data_config(flags: Any) -> PretrainingDataConfig:

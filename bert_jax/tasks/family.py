@@ -64,3 +64,13 @@ class Family(Protocol):
 
     def review(self, examples: list, predictions: list[Any]) -> dict[str, Any]:
         """What a person wants to see of an evaluation, for task_report: plain JSON."""
+
+
+MOST_MISTAKES = 100
+
+
+def mistakes_first(mistakes: list[dict[str, Any]], by_confidence: bool = True) -> list[dict[str, Any]]:
+    """The mistakes that a report shows: the most confident ones first, or else as they come."""
+    if by_confidence:
+        mistakes = sorted(mistakes, key=lambda mistake: -mistake["confidence"])
+    return mistakes[:MOST_MISTAKES]

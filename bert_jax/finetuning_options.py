@@ -1,0 +1,72 @@
+"""What the flags of fine-tuning mean together: defaults by kind of task, and mistakes that flags alone show."""
+
+from collections.abc import Callable
+from typing import Any
+
+from input_pipeline.errors import UserError
+
+# The paper's, section A.3 and, for the kinds of tasks, sections 4.1 to 4.4 and 5.3.
+_DEFAULTS = {
+    "classification": {"max_seq_length": 128, "train_batch_size": 32, "learning_rate": 2e-5, "num_train_epochs": 3.0},
+    "span": {"max_seq_length": 384, "train_batch_size": 32, "learning_rate": 5e-5, "num_train_epochs": 3.0},
+    "span of version 2": {"train_batch_size": 48, "num_train_epochs": 2.0},
+    "multiple_choice": {"train_batch_size": 16},
+    "tagging": {"learning_rate": 5e-5},
+}
+
+
+def apply_defaults(
+    flags: Any, kind: str, version_2: bool, most_positions: int | None, say: Callable[[str], None]
+) -> None:
+    """Fills flags that were not given, and says so.
+
+    Args:
+        kind: of heads.KINDS.
+        version_2: questions may have no answer.
+        most_positions: of the model, where it is known.
+
+    Raises:
+        UserError: flags that exclude each other.
+    """
+    check_exclusive(flags)
+    defaults = _DEFAULTS["classification"] | _DEFAULTS.get(kind, {})
+    if version_2:
+        defaults |= _DEFAULTS["span of version 2"]
+    if most_positions:
+        defaults["max_seq_length"] = min(defaults["max_seq_length"], most_positions)
+    if flags.num_train_steps is not None:
+        del defaults["num_train_epochs"]
+    chosen = {name: value for name, value in defaults.items() if getattr(flags, name) is None}
+    for name, value in chosen.items():
+        setattr(flags, name, value)
+    if chosen:
+        say("defaults (the paper's): " + " ".join(f"--{name}={value}" for name, value in chosen.items()))
+    for name, value in (("save_checkpoints_steps", 500), ("optimizer", "adamw")):
+        if getattr(flags, name) is None:
+            setattr(flags, name, value)
+    if flags.optimizer == "bert_adam":
+        say(
+            "--optimizer=bert_adam has no bias correction: the first updates are far too large, which makes fine-tuning "
+            "on small data unstable (Mosbach et al., 2021); adamw has it"
+        )
+
+
+def check_exclusive(flags: Any) -> None:
+    """Raises UserError for flags that exclude each other, or that make no sense."""
+    for one, other in (
+        ("num_train_steps", "num_train_epochs"),
+        ("num_warmup_steps", "warmup_proportion"),
+        ("model", "bert_config_file"),
+    ):
+        if getattr(flags, one) is not None and getattr(flags, other) is not None:
+            raise UserError(f"--{one} and --{other} exclude each other: give one of them")
+    if flags.restore_from:
+        raise UserError("--restore_from continues pretraining; a task begins from --init_checkpoint")
+    if flags.num_train_epochs is not None and flags.num_train_epochs <= 0:
+        raise UserError(f"--num_train_epochs={flags.num_train_epochs} must be above 0")
+    if flags.grid_search and flags.num_train_steps is not None:
+        raise UserError("--grid_search searches over epochs: --num_train_steps leaves nothing of that")
+    if flags.freeze_encoder and flags.layer_lr_decay != 1.0:
+        raise UserError("--freeze_encoder and --layer_lr_decay exclude each other: frozen layers do not learn")
+    if flags.eval_fraction is not None and flags.eval_file:
+        raise UserError("--eval_fraction and --eval_file exclude each other: give one of them")

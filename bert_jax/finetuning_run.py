@@ -1,0 +1,264 @@
+"""One fine-tuning run in its folder: from the parameters it begins with to predictions, metrics and report."""
+
+import functools
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from bert_jax import inference, initial_parameters, partitioning, processes, training
+from bert_jax.modes.pretrain_options import schedule_from
+from bert_jax.optimization import decay_summary, layer_rate_scale, learning_rate_schedule, make_optimizer
+from bert_jax.run_folder import RunFolder
+from bert_jax.task_data import TaskData
+from bert_jax.task_evaluation import Answers, Predictor, Split, joined_metrics, warnings_of, write_answers
+from bert_jax.task_modeling import initialize
+from bert_jax.task_setup import TaskModel
+from bert_jax.training_run import TrainingRun, training_run
+from input_pipeline import files
+from input_pipeline.packed_batches import PackedBatches
+from input_pipeline.task_features import Features
+
+# What it costs to compile a step, as in inference.
+_CPU_COSTS = (0.045, 1.5e11)
+_ACCELERATOR_COSTS = (0.2, 5e13)
+
+# Sequences between two questions whether to stop.
+_ASK_EVERY = 64
+
+# Flags that change what a step computes, besides those of the model and the data.
+_SETTINGS = ("train_batch_size", "gradient_accumulation_steps", "learning_rate", "num_warmup_steps")
+_SETTINGS += ("warmup_proportion", "optimizer", "weight_decay", "clip_norm", "precision", "scan_layers", "seed")
+_SETTINGS += ("shuffle", "init_checkpoint", "layer_lr_decay", "reinit_layers", "freeze_encoder", "max_seq_length")
+
+
+class Work(NamedTuple):
+    """What runs of a task have in common, whatever their settings of training are."""
+
+    data: TaskData
+    model: TaskModel
+    train: Features
+    splits: list[Split]
+    predictor: Predictor
+    mesh: Mesh
+
+
+class FinetuningRun:
+    """A run with the settings of `flags`."""
+
+    def __init__(self, flags: Any, work: Work, folder: RunFolder):
+        self.flags, self.work, self.folder = flags, work, folder
+        self.task, self.mesh = work.model.task, work.mesh
+        family = self.task.family
+        self.schedule = schedule_from(flags, len(work.train.lengths) // family.num_choices)
+        self.learning_rate = learning_rate_schedule(
+            flags.learning_rate, self.schedule.num_train_steps, self.schedule.num_warmup_steps
+        )
+        layers = work.model.config.num_hidden_layers
+        self.optimizer = make_optimizer(
+            flags.optimizer,
+            self.learning_rate,
+            weight_decay=flags.weight_decay,
+            clip_norm=flags.clip_norm,
+            rate_scale=layer_rate_scale(layers, flags.layer_lr_decay, flags.freeze_encoder),
+        )
+        self.shapes, self.shardings = training.state_shapes(self.mesh, self._initialize, self.optimizer)
+        shards = partitioning.batch_shards(self.mesh)
+        self.batches = PackedBatches(
+            work.train,
+            num_choices=family.num_choices,
+            batch_size=flags.train_batch_size,
+            num_train_steps=self.schedule.num_train_steps,
+            seed=flags.seed,
+            shuffle=flags.shuffle,
+            accumulation_steps=flags.gradient_accumulation_steps,
+            row_multiple=shards,
+            compile_tokens=self._compile_tokens(),
+        )
+
+    def _initialize(self, key):
+        return initialize(self.task.module, key)
+
+    def _compile_tokens(self) -> float:
+        on_cpu = self.mesh.devices.flat[0].platform == "cpu"
+        # A step of training takes three times that of a prediction.
+        return inference.compile_tokens(self.shapes["params"], *(_CPU_COSTS if on_cpu else _ACCELERATOR_COSTS)) / 3
+
+    def settings(self) -> dict[str, Any]:
+        """All that changes what a step computes."""
+        model, head = self.work.model, self.task.family.head
+        return {
+            **json.loads(model.config.to_json()),
+            "vocabulary": model.tokenizer.fingerprint,
+            "labels": list(head.labels),
+            "head_features": head.features,
+            "head_lstm": list(head.lstm),
+            "data": _fingerprint(self.work.train),
+            **{name: getattr(self.flags, name) for name in _SETTINGS},
+        }
+
+    def run(self) -> dict[str, Any] | None:
+        """Trains, evaluates and predicts; None if the folder holds all of that already."""
+        model, total = self.work.model, self.schedule.num_train_steps
+        save = [
+            lambda path: files.write_bytes_atomic(f"{path}/bert_config.json", model.config.to_json().encode()),
+            model.tokenizer.save,
+            self.task.family.head.save,
+        ]
+        with training_run(
+            self.folder,
+            self.flags,
+            task=self.work.data.name,
+            settings=self.settings(),
+            num_train_steps=total,
+            save=save,
+        ) as run:
+            if run is None:
+                return None
+            self._describe(run)
+            state = self._train(run)
+            answers = self._answers(run, total, state, final=True)
+            results = joined_metrics(answers)
+            if results:
+                run.reporter.evaluation(total, results)
+            for answer in answers:
+                for warning in warnings_of(answer):
+                    run.reporter.warning(warning)
+            if processes.is_first():
+                names = write_answers(self.folder.path, self.task.family, answers, self.work.data.submission)
+                run.reporter.message(f"written to {os.fspath(self.folder.path)}: {', '.join(names)}")
+        return results
+
+    def _describe(self, run: TrainingRun) -> None:
+        work, reporter = self.work, run.reporter
+        head = self.task.family.head
+        parameters = sum(x.size for x in jax.tree.leaves(self.shapes["params"]))
+        padding = (work.model.config.padded_vocab_size - work.model.config.vocab_size) * work.model.config.hidden_size
+        tokens = int(work.train.lengths.sum())
+        rows = self.batches.row_counts
+        reporter.facts(
+            model={"parameters": parameters - padding, **json.loads(work.model.config.to_json())},
+            task={"name": work.data.name, "kind": head.kind, "labels": ", ".join(head.labels)},
+            data={
+                "training examples": self.batches.num_examples,
+                "training tokens": tokens,
+                **{f"{split.name} examples": len(split.examples) for split in work.splits},
+                "sequences that were cut": work.train.num_cut,
+            },
+            device={
+                "devices": jax.device_count(),
+                "kind": jax.devices()[0].device_kind,
+                "mesh": ", ".join(f"{axis} {size}" for axis, size in self.mesh.shape.items()),
+            },
+        )
+        reporter.message(
+            f"model: {parameters - padding:,} parameters; {self.batches.num_examples:,} training examples of "
+            f"{tokens / max(len(work.train.lengths), 1):.0f} tokens on average; {self.schedule.num_train_steps:,} "
+            f"updates, warm-up {self.schedule.num_warmup_steps:,}"
+        )
+        reporter.message(
+            f"a batch of {self.flags.train_batch_size} examples is packed into "
+            f"{' or '.join(map(str, rows))} rows of {self.batches.width} tokens"
+        )
+        reporter.message(decay_summary(self.shapes["params"]))
+        for warning in run.checkpointer.warnings:
+            reporter.warning(warning)
+
+    def _train(self, run: TrainingRun) -> Any:
+        flags, total = self.flags, self.schedule.num_train_steps
+        state = self._state(run)
+        if run.start_step == total:
+            return state
+        step_function = training.make_train_step(
+            self.task, self.optimizer, self.learning_rate, flags.seed, flags.gradient_accumulation_steps
+        )
+        compiled: dict[int, Any] = {}
+
+        def step(state, batch):
+            rows = len(batch["input_ids"])
+            if rows not in compiled:
+                run.reporter.status("compiling")
+                shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), batch)
+
+                def compile_it():
+                    return training.compile_step(
+                        step_function, self.mesh, self.shardings, (self.shapes, shapes), donate_state=True
+                    )
+
+                # Only the first can be left at once without losing steps.
+                compiled[rows] = compile_it() if compiled else run.interruption.run_interruptibly(compile_it)
+            return compiled[rows](state, batch)
+
+        state, done = training.train(
+            state,
+            step,
+            self._global_batches(run.start_step),
+            start_step=run.start_step,
+            num_train_steps=total,
+            batch_size=flags.train_batch_size,
+            tokens_per_example=int(self.work.train.lengths.sum()) / self.batches.num_examples,
+            log=run.reporter.log,
+            save=run.checkpointer.save,
+            evaluate=functools.partial(self._evaluate, run),
+            stop_requested=run.interruption.requested,
+            log_every_steps=flags.log_every_steps or min(max(total // 100, 1), 100),
+            save_checkpoints_steps=flags.save_checkpoints_steps,
+            eval_every_steps=flags.eval_every_steps or 0,
+            last_saved_step=run.checkpointer.latest_step,
+        )
+        run.reporter.status("saving")
+        run.checkpointer.wait()
+        if done < total:
+            raise run.interruption.exception(done)
+        return state
+
+    def _state(self, run: TrainingRun) -> Any:
+        if run.resumed:
+            return run.checkpointer.restore(run.start_step, self.shapes)
+        state = training.create_state(self._initialize, self.optimizer, self.shardings, self.flags.seed)
+        loaded = self.work.model.loaded
+        return state if loaded is None else initial_parameters.merge(state, loaded)
+
+    def _global_batches(self, start_step: int) -> Iterator[dict[str, jax.Array]]:
+        for step in range(start_step, self.schedule.num_train_steps):
+            batch: dict[str, np.ndarray] = self.batches.batch(step)
+            rows = len(batch["input_ids"])
+            by_example = {name: batch.pop(name) for name in ("places", "labels")}
+            yield self._global(batch, rows) | self._global(by_example, self.flags.train_batch_size)
+
+    def _global(self, arrays: dict[str, np.ndarray], count: int) -> dict[str, jax.Array]:
+        rows = partitioning.local_rows(self.mesh, count)
+        return partitioning.to_global_batch(self.mesh, {name: x[rows] for name, x in arrays.items()}, count)
+
+    def _evaluate(self, run: TrainingRun, step: int, state: Any) -> None:
+        results = joined_metrics(self._answers(run, step, state, final=False))
+        if results:
+            run.reporter.evaluation(step, results)
+
+    def _answers(self, run: TrainingRun, step: int, state: Any, final: bool) -> list[Answers]:
+        answers = []
+        for split in self.work.splits:
+            if split.labelled or final:
+                count = len(split.features.lengths)
+
+                def show(done, split=split, count=count):
+                    if done % _ASK_EVERY == 0 and run.interruption.requested(step):
+                        raise run.interruption.exception(step)
+                    run.reporter.status(
+                        f"{'evaluating' if split.labelled else 'predicting'} {split.name} {done}/{count}"
+                    )
+
+                answers.append(self.work.predictor(state["params"], split, shown=False, on_sequence=show))
+        return answers
+
+
+def _fingerprint(features: Features) -> str:
+    digest = hashlib.sha256()
+    for array in (features.input_ids, features.segment_ids, features.lengths, features.labels):
+        digest.update(np.ascontiguousarray(array).tobytes())
+    return digest.hexdigest()

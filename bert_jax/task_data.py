@@ -1,0 +1,221 @@
+"""From --task_name and the flags of files to the examples of each split, whatever form they are in."""
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from bert_jax.heads import FIXED_OUTPUTS
+from input_pipeline import choice_data, conll_data, glue_data, own_data, squad_data, tag_schemes, tfds_tasks
+from input_pipeline.errors import UserError
+from input_pipeline.hashing import make_key, unit
+from input_pipeline.task_examples import DataSet
+
+# Tasks that are not in glue_data: what kind they are, and where their files are known by name.
+_OTHER_TASKS = {
+    "squad": "span",
+    "swag": "multiple_choice",
+    "conll2003": "tagging",
+    "classification": "classification",
+    "multi_label": "multi_label",
+    "regression": "regression",
+    "multiple_choice": "multiple_choice",
+    "tagging": "tagging",
+}
+TASK_NAMES = (*glue_data.TASKS, *_OTHER_TASKS)
+FILE_FLAGS = {"train": "train_file", "dev": "eval_file", "test": "predict_file"}
+_HELD_OUT = 1  # use of the seed
+
+
+class TaskData(NamedTuple):
+    """What a task is to be learned from, evaluated on, and asked.
+
+    Attributes:
+        name: one of TASK_NAMES.
+        kind: of heads.KINDS.
+        labels: names of the outputs; those of kinds with fixed outputs too.
+        splits: "train"; "dev" or several "dev_..."; "test", several "test_..." or "diagnostic": those that there are.
+        submission: split -> the file that a leaderboard takes.
+        version_2: whether questions may have no answer.
+        bounds: of a regression's numbers.
+    """
+
+    name: str
+    kind: str
+    labels: tuple[str, ...]
+    splits: dict[str, DataSet]
+    submission: dict[str, str]
+    version_2: bool = False
+    bounds: tuple[float, float] | None = None
+
+
+def is_labelled(split: str) -> bool:
+    """Whether metrics can be told of a split."""
+    return not split.startswith(("test", "diagnostic"))
+
+
+def task_name(flags: Any) -> str:
+    """--task_name in the form used here ("SST-2" is "sst2"). Raises: UserError, for one that is missing or unknown."""
+    if flags.task_name is None:
+        raise UserError(f"--task_name is missing: one of {', '.join(TASK_NAMES)}")
+    name = flags.task_name.lower()
+    for spelled in (name, name.replace("-", "_"), name.replace("-", "").replace("_", "")):
+        if spelled in TASK_NAMES:
+            return spelled
+    known = {"ner": "conll2003", "squad1.1": "squad", "squad2.0": "squad"}
+    if name in known:
+        return known[name]
+    raise UserError(f"--task_name={flags.task_name} must be one of {', '.join(TASK_NAMES)}")
+
+
+def kind_of(name: str) -> str:
+    """The kind of a task's head."""
+    return glue_data.TASKS[name].kind if name in glue_data.TASKS else _OTHER_TASKS[name]
+
+
+def open_data(flags: Any, name: str, wanted: Sequence[str], labels: Sequence[str] | None = None) -> TaskData:
+    """Reads the examples.
+
+    Args:
+        flags: data_dir, or train_file, eval_file and predict_file, and what they are read with.
+        name: of TASK_NAMES.
+        wanted: kinds of splits that are to be read where they are there: "train", "dev", "test"; the first must be.
+        labels: names that may occur: those of --labels or of a model.
+
+    Raises:
+        UserError: files that are not there or not as they should be; file and line are named.
+    """
+    kind = kind_of(name)
+    places = _places(flags, name, wanted)
+    for split in wanted[:1]:
+        if not any(_kind_of_split(place) == split for place in places):
+            where = f"--data_dir={flags.data_dir} has no file for it" if flags.data_dir else "give --data_dir"
+            raise UserError(f"--{FILE_FLAGS[split]} is missing, and {where}")
+    version_2 = _version_2(flags, name, places)
+    readers: dict[str, Callable[[], DataSet]] = {
+        split: functools.partial(_read, flags, name, kind, split, place, labels, version_2)
+        for split, place in places.items()
+    }
+    splits = {split: read() for split, read in readers.items()}
+    for split, data in splits.items():
+        if not data.examples:
+            raise UserError(f"{data.source} holds no examples for {split}")
+    if flags.eval_fraction and "train" in splits and not any(split.startswith("dev") for split in splits):
+        splits = _hold_out(splits, flags.eval_fraction, flags.seed)
+    known = glue_data.TASKS.get(name)
+    return TaskData(
+        name,
+        kind,
+        tuple(labels) if labels else _labels(name, kind, splits),
+        splits,
+        dict(known.submission) if known else {},
+        version_2,
+        glue_data.SCORES if name == "stsb" else None,
+    )
+
+
+def _kind_of_split(split: str) -> str:
+    return "test" if split == "diagnostic" else split.partition("_")[0]
+
+
+def _places(flags: Any, name: str, wanted: Sequence[str]) -> dict[str, tuple[Any, str]]:
+    """Split -> where it is (paths, or the split's name for TFDS), and the flag that says so."""
+    places: dict[str, tuple[Any, str]] = {}
+    if flags.data_dir and flags.data_dir.partition(":")[0] == "tfds":
+        places = dict.fromkeys(tfds_tasks.splits(name), (None, "--data_dir"))
+    elif flags.data_dir:
+        places = {split: ([path], "--data_dir") for split, path in _find(flags, name, wanted).items()}
+    for split, flag in FILE_FLAGS.items():
+        if paths := getattr(flags, flag):
+            # What is named by itself stands for all that the folder has of its kind.
+            places = {other: place for other, place in places.items() if _kind_of_split(other) != split}
+            places[split] = (list(paths), f"--{flag}")
+    order = list(FILE_FLAGS)
+    places = {split: place for split, place in places.items() if _kind_of_split(split) in wanted}
+    places = dict(sorted(places.items(), key=lambda entry: order.index(_kind_of_split(entry[0]))))
+    if name != "xnli":
+        return places
+    languages = [flags.language] if flags.language else glue_data.LANGUAGES
+    by_language = {}
+    for split, place in places.items():
+        names = [split] if split == "train" else [f"{split}_{language}" for language in languages]
+        by_language |= dict.fromkeys(names, place)
+    return by_language
+
+
+def _find(flags: Any, name: str, wanted: Sequence[str]) -> dict[str, str]:
+    if name in glue_data.TASKS:
+        return glue_data.find(name, flags.data_dir, train_language=flags.train_language, needed=wanted[:1])
+    if name == "squad":
+        return squad_data.find(flags.data_dir, flags.version_2_with_negative)
+    if name in ("swag", "multiple_choice"):
+        return choice_data.find(flags.data_dir)
+    if name in ("conll2003", "tagging"):
+        return conll_data.find(flags.data_dir)
+    raise UserError(
+        f"--data_dir: the files of --task_name={name} are named by --train_file, --eval_file, --predict_file"
+    )
+
+
+def _version_2(flags: Any, name: str, places: dict[str, tuple[Any, str]]) -> bool:
+    if name != "squad":
+        return False
+    if flags.version_2_with_negative is not None:
+        return flags.version_2_with_negative
+    paths = [path for found, _ in places.values() for path in found or []]
+    if paths:
+        return any("v2" in path.rpartition("/")[2] for path in paths)
+    return "v2" in (flags.data_dir or "")
+
+
+def _read(flags, name, kind, split, place, labels, version_2) -> DataSet:
+    paths, flag = place
+    if paths is None:
+        return tfds_tasks.read(name, split, flags.data_dir.partition(":")[2] or None, flag=flag)
+    labelled = is_labelled(split)
+    if name in glue_data.TASKS or kind in ("span", "multiple_choice", "tagging"):
+        if len(paths) > 1:
+            raise UserError(f"{flag}: one file is needed, not {len(paths)}: {', '.join(paths)}")
+        path = paths[0]
+    if name in glue_data.TASKS:
+        language = split.partition("_")[2] or None if name == "xnli" and split != "train" else None
+        return glue_data.read(name, split, path, language=language, flag=flag)
+    if kind == "span":
+        return squad_data.read(path, version_2=version_2, needs_answers=labelled, training=split == "train", flag=flag)
+    if kind == "multiple_choice":
+        return choice_data.read(path, needs_label=labelled, flag=flag)
+    if kind == "tagging":
+        return conll_data.read(path, needs_tags=labelled, flag=flag)
+    fields = own_data.Fields(flags.text_field, flags.text_pair_field, flags.label_field or "label", flags.id_field)
+    return own_data.read(paths, kind, fields, labels=labels, needs_label=labelled, flag=flag)
+
+
+def _hold_out(splits: dict[str, DataSet], fraction: float, seed: int) -> dict[str, DataSet]:
+    """Splits the training examples in two, each by a draw of its own."""
+    train = splits["train"]
+    draws = [unit(make_key(seed, _HELD_OUT, number)) for number in range(len(train.examples))]
+    parts = ([e for e, x in zip(train.examples, draws) if (x < fraction) == held_out] for held_out in (False, True))
+    kept, held_out = parts
+    if not (kept and held_out):
+        raise UserError(f"--eval_fraction={fraction} of {len(train.examples)} examples leaves nothing on one side")
+    rest = {split: data for split, data in splits.items() if split != "train"}
+    note = f"{len(held_out):,} of {len(train.examples):,} training examples are held out (--eval_fraction={fraction})"
+    return {
+        "train": train._replace(examples=kept, notes=(*train.notes, note)),
+        "dev": DataSet(held_out, train.source),
+    } | rest
+
+
+def _labels(name: str, kind: str, splits: dict[str, DataSet]) -> tuple[str, ...]:
+    if kind in FIXED_OUTPUTS:
+        return FIXED_OUTPUTS[kind]
+    if name in glue_data.TASKS:
+        return glue_data.TASKS[name].labels
+    labelled = [data for split, data in splits.items() if is_labelled(split)]
+    if kind == "tagging":
+        return tag_schemes.label_names([example for data in labelled for example in data.examples])
+    names = own_data.label_names(labelled)
+    if len(names) < 2 and kind == "classification":
+        raise UserError(
+            f"{labelled[0].source}: all examples have the label {names[0]!r}: there is nothing to tell apart"
+        )
+    return names
