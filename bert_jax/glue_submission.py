@@ -8,47 +8,38 @@ import math
 import os
 import zipfile
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from bert_jax.prediction_tables import write_table
 from input_pipeline.errors import UserError
 from input_pipeline.files import as_path, read_bytes, replacing, user_errors
+from input_pipeline.glue_data import TASKS
 
 FLAG = "--output_dir"
 ZIP = "submission.zip"
 
-_BINARY = ("0", "1")
-_ENTAILMENT = ("entailment", "not_entailment")
-_INFERENCE = ("contradiction", "entailment", "neutral")
-
-
-class Table(NamedTuple):
-    """What the leaderboard takes: the names of labels (None: a number from 0 to 5), and how many rows."""
-
-    labels: tuple[str, ...] | None
-    rows: int
-
-
-TABLES = {
-    "CoLA.tsv": Table(_BINARY, 1063),
-    "SST-2.tsv": Table(_BINARY, 1821),
-    "MRPC.tsv": Table(_BINARY, 1725),
-    "QQP.tsv": Table(_BINARY, 390965),
-    "STS-B.tsv": Table(None, 1379),
-    "MNLI-m.tsv": Table(_INFERENCE, 9796),
-    "MNLI-mm.tsv": Table(_INFERENCE, 9847),
-    "QNLI.tsv": Table(_ENTAILMENT, 5463),
-    "RTE.tsv": Table(_ENTAILMENT, 3000),
-    "WNLI.tsv": Table(_BINARY, 146),
-    "AX.tsv": Table(_INFERENCE, 1104),
+# The tables that the leaderboard wants, and the rows of each, which are those of the test sets.
+ROWS = {
+    "CoLA.tsv": 1063,
+    "SST-2.tsv": 1821,
+    "MRPC.tsv": 1725,
+    "QQP.tsv": 390965,
+    "STS-B.tsv": 1379,
+    "MNLI-m.tsv": 9796,
+    "MNLI-mm.tsv": 9847,
+    "QNLI.tsv": 5463,
+    "RTE.tsv": 3000,
+    "WNLI.tsv": 146,
+    "AX.tsv": 1104,
 }
+_LABELS = {name: task.labels for task in TASKS.values() for name in task.submission.values()}
 
 
 def write(folder: str | os.PathLike, file_name: str, ids: Sequence[str], predictions: Sequence[Any]) -> str:
     """Writes one table and returns its path.
 
     Args:
-        file_name: one of TABLES.
+        file_name: one of ROWS.
         ids: the index of each example in the test file.
         predictions: names of labels; numbers for STS-B, which are clipped to [0, 5] as the leaderboard refuses others.
 
@@ -71,8 +62,8 @@ def write(folder: str | os.PathLike, file_name: str, ids: Sequence[str], predict
 
 
 def _field(file_name: str, index: str, prediction: Any) -> str:
-    labels = TABLES[file_name].labels
-    if labels is None:
+    labels = _LABELS[file_name]
+    if not labels:
         if not math.isfinite(prediction):
             raise UserError(f"{file_name}: the prediction of {index} is {prediction}, not a number from 0 to 5")
         return f"{min(max(float(prediction), 0.0), 5.0):.6f}"
@@ -92,12 +83,12 @@ def zip_folder(folder: str | os.PathLike) -> tuple[str, list[str]]:
     """
     source = as_path(folder, FLAG)
     with user_errors(source, FLAG):
-        there = [name for name in TABLES if (source / name).exists()]
+        there = [name for name in ROWS if (source / name).exists()]
     if not there:
-        raise UserError(f"{FLAG}: no table of predictions in {source}; looked for {', '.join(TABLES)}")
+        raise UserError(f"{FLAG}: no table of predictions in {source}; looked for {', '.join(ROWS)}")
     notes = []
-    if missing := [name for name in TABLES if name not in there]:
-        notes.append(f"{ZIP} has {len(there)} of {len(TABLES)} tables; missing: {', '.join(missing)}")
+    if missing := [name for name in ROWS if name not in there]:
+        notes.append(f"{ZIP} has {len(there)} of {len(ROWS)} tables; missing: {', '.join(missing)}")
     with replacing(source / ZIP, FLAG) as part, zipfile.ZipFile(part, "w") as packed:
         for name in there:
             data = read_bytes(source / name, FLAG)
@@ -105,6 +96,6 @@ def zip_folder(folder: str | os.PathLike) -> tuple[str, list[str]]:
             entry = zipfile.ZipInfo(name)
             entry.create_system, entry.external_attr = 3, 0o644 << 16
             packed.writestr(entry, data)
-            if (rows := data.count(b"\n") - 1) != TABLES[name].rows:
-                notes.append(f"{name} has {rows:,} predictions; the leaderboard's test set has {TABLES[name].rows:,}")
+            if (rows := data.count(b"\n") - 1) != ROWS[name]:
+                notes.append(f"{name} has {rows:,} predictions; the leaderboard's test set has {ROWS[name]:,}")
     return os.fspath(source / ZIP), notes
