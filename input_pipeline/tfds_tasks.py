@@ -68,7 +68,7 @@ _SOURCES = {
 def splits(task: str) -> tuple[str, ...]:
     """The names of the splits that TFDS has of a task; none of a task that it does not have.
 
-    The tasks are those of glue_data, "squad/v1.1" (also "squad"), "squad/v2.0" and "conll2003". The training examples of
+    The tasks are those of glue_data, "squad/v1.1" (also "squad"), "squad/v2.0" and "conll2003". Training examples of
     XNLI are those of MNLI.
     """
     return tuple(_SOURCES[task].splits) if task in _SOURCES else ()
