@@ -129,7 +129,9 @@ def final_text(predicted: str, original: str, do_lower_case: bool) -> str:
     Arguments:
         predicted: the pieces as words, such as "steve smith" for "Steve Smith's".
     """
-    tokenized = " ".join(filter(None, (_basic_text(word, do_lower_case) for word in original.split(" "))))
+    tokenized = " ".join(filter(None, [_basic_text(word, do_lower_case) for word in original.split(" ")]))
+    if predicted == tokenized and original == original.strip(" "):  # most are whole words
+        return original
     start = tokenized.find(predicted)
     if start < 0 or not predicted:
         return original
