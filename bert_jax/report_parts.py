@@ -35,17 +35,13 @@ def tiles(cells: Iterable[tuple[str, str, str]]) -> str:
     return f'<dl class="tiles">{cells}</dl>' if cells else ""
 
 
-def table(heads: Sequence[str], rows: Iterable[Sequence[str]], attributes: str = "") -> str:
-    """A table of cells that are HTML already; the first of a row names it.
-
-    Args:
-        attributes: of the <table>, HTML.
-    """
+def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table of cells that are HTML already; the first of a row names it."""
     head = "".join(f'<th scope="col">{text(one)}</th>' for one in heads)
     body = "".join(
         f'<tr><th scope="row">{first}</th>{"".join(f"<td>{cell}</td>" for cell in rest)}</tr>' for first, *rest in rows
     )
-    return f"<table{attributes}><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
 def run_link(name: str, folder: str | os.PathLike | None, page_folder: str | os.PathLike) -> str:
