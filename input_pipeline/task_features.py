@@ -65,7 +65,7 @@ def concatenate(parts: Sequence[Features], example_counts: Sequence[int]) -> Fea
         np.concatenate([part.segment_ids for part in parts]),
         np.concatenate([part.lengths for part in parts]),
         np.concatenate([part.examples + start for part, start in zip(parts, first)]).astype(np.int32),
-        None if parts[0].labels is None else np.concatenate([part.labels for part in parts]),
+        None if any(part.labels is None for part in parts) else np.concatenate([part.labels for part in parts]),
         {name: np.concatenate([part.token_info[name] for part in parts]) for name in parts[0].token_info},
         sum(part.num_cut for part in parts),
     )
