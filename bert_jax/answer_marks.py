@@ -24,8 +24,9 @@ def place_of(text: str, context: str, word: int) -> Span | None:
 
 def place_of_answer(answer: Answer, context: str) -> Span | None:
     """The characters of an answer; None where its text does not stand there."""
-    words = split_words(context)
-    found = words.of(answer)
+    if answer.text and context.startswith(answer.text, answer.start):
+        return answer.start, answer.start + len(answer.text)
+    found = split_words(context).of(answer)
     return found and place_of(answer.text, context, found[0])
 
 

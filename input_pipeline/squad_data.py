@@ -192,8 +192,8 @@ def _questions(path: str, flag: str) -> Iterator[_Question]:
             raise UserError(f"{where}, line {error.lineno}: not JSON: {error.msg}") from None
         yield from _json_lines(text, where)
         return
-    except RecursionError:
-        raise UserError(f"{where}: JSON of too many levels") from None
+    except (RecursionError, ValueError):  # brackets in brackets, or a number of thousands of digits
+        raise UserError(f"{where}: JSON of too many levels or digits") from None
     name = "data" if isinstance(value, dict) and "data" in value else ""
     entries = value["data"] if name else value
     if isinstance(entries, dict) and "question" in entries:
@@ -231,7 +231,7 @@ def _json_lines(text: str, where: str) -> Iterator[_Question]:
         try:
             entry = json.loads(line)
         except (ValueError, RecursionError) as error:
-            reason = getattr(error, "msg", "too many levels")
+            reason = getattr(error, "msg", "too many levels or digits")
             raise UserError(
                 f"{where}, line {number}: not JSON: {reason}; a line is an object with a question"
             ) from None

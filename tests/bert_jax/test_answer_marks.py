@@ -19,6 +19,8 @@ def test_a_text_is_found_from_its_word_on_whatever_the_white_space():
 def test_an_answer_is_where_it_says_or_nowhere():
     assert place_of_answer(Answer("cat", 17), CONTEXT) == (17, 20)
     assert place_of_answer(Answer("cat and", 4), CONTEXT) == (4, 12)
+    assert place_of_answer(Answer("5", 4), "1895-1995") == (3, 4)  # only the word is known
+    assert place_of_answer(Answer("5", 8), "1895-1995") == (8, 9)
     assert place_of_answer(Answer("big", 0), CONTEXT) is None
 
 

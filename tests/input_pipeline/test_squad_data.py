@@ -109,6 +109,8 @@ def test_blank_contexts_are_kept(read):
     [
         ('{"data": [\n{"paragraphs": [}\n]}', "line 2: not JSON"),
         ('{"id": "a"}\n{"id": "b"}', "line 1: neither paragraphs nor question and context; there is id"),
+        ("[" * 100_000, "JSON of too many levels or digits"),
+        ("9" * 10_000, "JSON of too many levels or digits"),
         ({"data": []}, "questions.json: no questions"),
         ({"rows": []}, "no list named data, as SQuAD has it; there is rows"),
         ({"data": [{"title": "t"}]}, "data[0]: neither paragraphs nor question and context; there is title"),
