@@ -97,5 +97,5 @@ def zip_folder(folder: str | os.PathLike) -> tuple[str, list[str]]:
             entry.create_system, entry.external_attr = 3, 0o644 << 16
             packed.writestr(entry, data)
             if (rows := data.count(b"\n") - 1) != ROWS[name]:
-                notes.append(f"{name} has {rows:,} predictions; the leaderboard's test set has {ROWS[name]:,}")
+                notes.append(f"predictions in {name}: {rows:,}; examples in the leaderboard's test set: {ROWS[name]:,}")
     return os.fspath(source / ZIP), notes

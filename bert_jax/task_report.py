@@ -69,7 +69,7 @@ def _split(name: str, review: Mapping[str, Any]) -> str:
     if "examples" in review and "points" not in review:  # a number is hardly ever right
         wrong, examples = review["wrong"], review["examples"]
         share = f" ({100 * wrong / examples:.1f}%)" if examples else ""
-        parts.append(f"<p>{wrong:,} of {examples:,} examples are wrong{share}.</p>")
+        parts.append(f"<p>Wrong: {wrong:,} of {examples:,} examples{share}.</p>")
     if confusion := review.get("confusion"):
         content = review_pictures.confusion_table(confusion["labels"], confusion["counts"])
         parts.append(f'<section class="table">{content}</section>')

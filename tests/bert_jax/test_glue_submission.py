@@ -77,7 +77,7 @@ def test_the_zip_is_flat_and_always_the_same(tmp_path):
 
 def test_a_table_of_another_length_is_said(tmp_path):
     write(tmp_path, "WNLI.tsv", ["0", "1"], ["0", "1"])
-    assert "WNLI.tsv has 2 predictions; the leaderboard's test set has 146" in zip_folder(tmp_path)[1]
+    assert "predictions in WNLI.tsv: 2; examples in the leaderboard's test set: 146" in zip_folder(tmp_path)[1]
 
 
 def test_all_eleven_leave_nothing_to_say(tmp_path):

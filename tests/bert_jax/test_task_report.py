@@ -64,14 +64,14 @@ def test_a_page_has_metrics_by_split_and_what_is_wrong(tmp_path):
         "Metrics metric dev_matched dev_mismatched accuracy 84.0% 83.0% examples - 1,000 scheme strict - mcc - -"
         in page.text
     )
-    assert "Right and wrong in dev_matched 30 of 1,000 examples are wrong (3.0%)." in page.text
+    assert "Right and wrong in dev_matched Wrong: 30 of 1,000 examples (3.0%)." in page.text
     assert page.text.count("2 of 30 mistakes, the most confident first") == 2
     assert sum(tag == "script" for tag, _ in page.tags) == 1
 
 
 def test_numbers_are_drawn(tmp_path):
     page = report(tmp_path, {"dev": {"metrics": {"pearson": 0.5}, "review": {"points": [[1, 2]], "examples": 1}}})
-    assert sum(tag == "circle" for tag, _ in page.tags) == 1 and "are wrong" not in page.text
+    assert sum(tag == "circle" for tag, _ in page.tags) == 1 and "Wrong:" not in page.text
 
 
 def test_the_order_is_said_only_where_it_is_so(tmp_path):
