@@ -5,6 +5,7 @@ Tags that mark entities are scored by entity as CoNLL-2003 does, all others, suc
 """
 
 import dataclasses
+import functools
 import os
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -20,6 +21,7 @@ from bert_jax.tasks.family import MOST_MISTAKES, Losses
 from input_pipeline import conll_data, files, tag_schemes
 from input_pipeline.errors import UserError
 from input_pipeline.tag_schemes import IOB2, OUTSIDE, Entity
+from input_pipeline.tagging_features import documents
 from input_pipeline.task_examples import TaggedExample
 from input_pipeline.task_features import Features
 
@@ -31,6 +33,7 @@ class Tagging:
     """See family.Family. A prediction is the tags of an example, one a word.
 
     Attributes:
+        features_of: a partial of tagging_features with its settings.
         strict: entities are read by the rules of IOB2 alone, instead of those of conlleval.
 
     Raises:
@@ -38,7 +41,7 @@ class Tagging:
     """
 
     head: TaskHead
-    features_of: Callable[[list], Features]
+    features_of: functools.partial
     strict: bool = False
     num_choices: int = 1
 
@@ -52,6 +55,11 @@ class Tagging:
     @property
     def main_metric(self) -> str:
         return "f1" if self._scheme else "accuracy"
+
+    @property
+    def groups(self) -> Callable[[list[TaggedExample]], list[list[TaggedExample]]] | None:
+        """How examples are cut into groups that features_of needs as a whole; None where each is on its own."""
+        return documents if self.features_of.keywords.get("document_context") else None
 
     @property
     def _scheme(self) -> str | None:

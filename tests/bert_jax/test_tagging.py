@@ -70,6 +70,12 @@ def test_windows_and_documents_come_back_by_sentence(document_context):
     assert predictions == [example.tags for example in examples]
 
 
+def test_documents_stay_together_where_they_are_context():
+    examples = [sentence("a", "O"), sentence("b", "O"), sentence("c", "O", document=1)]
+    assert family().groups is None
+    assert family(document_context=True).groups(examples) == [examples[:2], examples[2:]]
+
+
 def test_predictions_without_tags():
     tagging, examples = family(), [sentence("a b", None)]
     features = tagging.features_of(examples)
