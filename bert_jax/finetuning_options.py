@@ -15,25 +15,16 @@ _DEFAULTS = {
 }
 
 
-def apply_defaults(
-    flags: Any, kind: str, version_2: bool, most_positions: int | None, say: Callable[[str], None]
-) -> None:
+def apply_defaults(flags: Any, kind: str, version_2: bool, say: Callable[[str], None]) -> None:
     """Fills flags that were not given, and says so.
 
     Args:
         kind: of heads.KINDS.
         version_2: questions may have no answer.
-        most_positions: of the model, where it is known.
-
-    Raises:
-        UserError: flags that exclude each other.
     """
-    check_exclusive(flags)
     defaults = _DEFAULTS["classification"] | _DEFAULTS.get(kind, {})
     if version_2:
         defaults |= _DEFAULTS["span of version 2"]
-    if most_positions:
-        defaults["max_seq_length"] = min(defaults["max_seq_length"], most_positions)
     if flags.num_train_steps is not None:
         del defaults["num_train_epochs"]
     chosen = {name: value for name, value in defaults.items() if getattr(flags, name) is None}
@@ -46,12 +37,12 @@ def apply_defaults(
             setattr(flags, name, value)
     if flags.optimizer == "bert_adam":
         say(
-            "--optimizer=bert_adam has no bias correction: the first updates are far too large, which makes fine-tuning "
-            "on small data unstable (Mosbach et al., 2021); adamw has it"
+            "--optimizer=bert_adam has no bias correction: the first updates are far too large, which makes "
+            "fine-tuning on small data unstable (Zhang et al., 2021); adamw has it"
         )
 
 
-def check_exclusive(flags: Any) -> None:
+def check(flags: Any) -> None:
     """Raises UserError for flags that exclude each other, or that make no sense."""
     for one, other in (
         ("num_train_steps", "num_train_epochs"),

@@ -102,8 +102,17 @@ class FinetuningRun:
             **{name: getattr(self.flags, name) for name in _SETTINGS},
         }
 
-    def run(self) -> dict[str, Any] | None:
-        """Trains, evaluates and predicts; None if the folder holds all of that already."""
+    def run(self) -> dict[str, Any]:
+        """Trains, evaluates and predicts, as far as the folder does not hold it already.
+
+        Returns:
+            The metrics; none without labelled examples to evaluate on.
+
+        Raises:
+            UserError: the folder holds another run.
+            Interrupted: after a signal; what was done is saved.
+            TrainingError: the loss is not finite.
+        """
         model, total = self.work.model, self.schedule.num_train_steps
         save = [
             lambda path: files.write_bytes_atomic(f"{path}/bert_config.json", model.config.to_json().encode()),
@@ -119,7 +128,7 @@ class FinetuningRun:
             save=save,
         ) as run:
             if run is None:
-                return None
+                return self._earlier_results()
             self._describe(run)
             state = self._train(run)
             answers = self._answers(run, total, state, final=True)
@@ -133,6 +142,13 @@ class FinetuningRun:
                 names = write_answers(self.folder.path, self.task.family, answers, self.work.data.submission)
                 run.reporter.message(f"written to {os.fspath(self.folder.path)}: {', '.join(names)}")
         return results
+
+    def _earlier_results(self) -> dict[str, Any]:
+        def read():
+            path = self.folder.path / "eval_results.json"
+            return json.loads(files.read_text(path, "--output_dir")) if path.exists() else {}
+
+        return processes.from_first(read)
 
     def _describe(self, run: TrainingRun) -> None:
         work, reporter = self.work, run.reporter

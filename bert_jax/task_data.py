@@ -1,11 +1,12 @@
 """From --task_name and the flags of files to the examples of each split, whatever form they are in."""
 
+import contextlib
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from bert_jax.heads import FIXED_OUTPUTS
-from input_pipeline import choice_data, conll_data, glue_data, own_data, squad_data, tag_schemes, tfds_tasks
+from input_pipeline import choice_data, conll_data, files, glue_data, own_data, squad_data, tag_schemes, tfds_tasks
 from input_pipeline.errors import UserError
 from input_pipeline.hashing import make_key, unit
 from input_pipeline.task_examples import DataSet
@@ -58,6 +59,8 @@ def task_name(flags: Any) -> str:
     if flags.task_name is None:
         raise UserError(f"--task_name is missing: one of {', '.join(TASK_NAMES)}")
     name = flags.task_name.lower()
+    if name == "glue":
+        return name
     for spelled in (name, name.replace("-", "_"), name.replace("-", "").replace("_", "")):
         if spelled in TASK_NAMES:
             return spelled
@@ -67,9 +70,36 @@ def task_name(flags: Any) -> str:
     raise UserError(f"--task_name={flags.task_name} must be one of {', '.join(TASK_NAMES)}")
 
 
+def glue_tasks_in(data_dir: str) -> list[str]:
+    """The tasks of GLUE to be trained on that a folder has, or TFDS.
+
+    Raises:
+        UserError: there is none.
+    """
+    names = [name for name in glue_data.TASKS if name not in ("ax", "xnli")]
+    if data_dir.partition(":")[0] == "tfds":
+        return names
+    found = []
+    for name in names:
+        with contextlib.suppress(UserError):
+            glue_data.find(name, data_dir, needed=("train", "dev"))
+            # A task's own folder, with any name, would do for all whose files are called alike.
+            if any((files.as_path(data_dir) / folder).exists() for folder in glue_data.TASKS[name].folders):
+                found.append(name)
+    if not found:
+        folders = ", ".join(glue_data.TASKS[name].folders[0] for name in names)
+        raise UserError(f"--data_dir={data_dir} holds no folder of GLUE with train and dev files: {folders}")
+    return found
+
+
 def kind_of(name: str) -> str:
     """The kind of a task's head."""
     return glue_data.TASKS[name].kind if name in glue_data.TASKS else _OTHER_TASKS[name]
+
+
+def labels_of(name: str) -> tuple[str, ...]:
+    """The labels that a task has by its definition; none where its data say."""
+    return glue_data.TASKS[name].labels if name in glue_data.TASKS else ()
 
 
 def open_data(flags: Any, name: str, wanted: Sequence[str], labels: Sequence[str] | None = None) -> TaskData:
@@ -148,7 +178,7 @@ def _find(flags: Any, name: str, wanted: Sequence[str]) -> dict[str, str]:
     if name == "squad":
         return squad_data.find(flags.data_dir, flags.version_2_with_negative)
     if name in ("swag", "multiple_choice"):
-        return choice_data.find(flags.data_dir)
+        return choice_data.find(flags.data_dir, needed=wanted[:1])
     if name in ("conll2003", "tagging"):
         return conll_data.find(flags.data_dir)
     raise UserError(

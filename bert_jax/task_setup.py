@@ -17,12 +17,11 @@ from bert_jax.tasks.classification import Classification
 from bert_jax.tasks.family import Family
 from bert_jax.tasks.multiple_choice import MultipleChoice
 from bert_jax.tasks.regression import Regression
-from bert_jax.tasks.span import Span
+from bert_jax.tasks.span import SpanTask
 from bert_jax.tasks.tagging import Tagging
 from input_pipeline import glue_data
 from input_pipeline.choice_features import choice_features
 from input_pipeline.errors import UserError
-from input_pipeline.question_features import question_features
 from input_pipeline.tagging_features import tagging_features
 from input_pipeline.text_features import text_features
 from input_pipeline.tokenization import Tokenizer, load_tokenizer
@@ -65,21 +64,15 @@ def make_family(flags: Any, data: TaskData, head: TaskHead, tokenizer: Tokenizer
     """
     sizes = {"tokenizer": tokenizer, "max_length": flags.max_seq_length}
     if head.kind == "span":
-        features = functools.partial(
-            question_features,
+        return SpanTask(
             **sizes,
             doc_stride=flags.doc_stride,
             max_query_length=flags.max_query_length,
-            training=False,
-        )
-        return Span(
-            head,
-            features,
-            tokenizer=tokenizer,
-            version_2=data.version_2,
             n_best_size=flags.n_best_size,
             max_answer_length=flags.max_answer_length,
+            version_2=data.version_2,
             null_score_diff_threshold=flags.null_score_diff_threshold,
+            head=head,
         )
     if head.kind == "multiple_choice":
         endings = {len(example.endings) for split in data.splits.values() for example in split.examples}
@@ -130,6 +123,8 @@ def open_model(flags: Any, data: TaskData, message: Callable[[str], None]) -> Ta
             message(f"{source}: {note}")
     check_lengths(flags, config, tokenizer)
     head = make_head_from_flags(flags, data)
+    if head.features.endswith("last_4") and config.num_hidden_layers < 4:
+        raise UserError(f"--head_features={head.features}: the model has {config.num_hidden_layers} layers only")
     loaded = None
     if source:
         head, loaded = _load(flags, config, head, source, message)

@@ -78,7 +78,7 @@ def _chunks(groups: list[list], characters: int) -> list[list]:
 def _read(path: Path) -> Features | None:
     """What was kept; None where the file is damaged, and has to be made again."""
     try:
-        with np.load(path, allow_pickle=False) as stored:
+        with open(path, "rb") as file, np.load(file, allow_pickle=False) as stored:
             arrays = {name: stored[name] for name in stored.files}
     except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile):
         return None

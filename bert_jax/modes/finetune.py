@@ -1,12 +1,10 @@
 """--mode=finetune: examples -> features -> packed batches -> losses -> checkpoint -> predictions and metrics."""
 
-import functools
 import os
 from pathlib import Path
 from typing import Any
 
-from bert_jax import devices, partitioning, processes, task_data, training
-from bert_jax.finetuning_options import apply_defaults
+from bert_jax import devices, finetuning_options, partitioning, processes, several_runs, suite, task_data, training
 from bert_jax.finetuning_run import FinetuningRun, Work
 from bert_jax.interruption import Interrupted
 from bert_jax.modes.pretrain_inputs import cache_folder
@@ -18,35 +16,60 @@ from input_pipeline.feature_cache import build_features
 
 
 def run(flags: Any) -> int:
-    """Fine-tunes, evaluates on the dev splits, and predicts the test splits that there are."""
+    """Fine-tunes, evaluates on the dev splits, and predicts the test splits that there are.
+
+    With several runs (--num_runs, --grid_search), or for all of GLUE, one after the other.
+    """
+    finetuning_options.check(flags)
     name = task_data.task_name(flags)
     if flags.output_dir is None:
         flags.output_dir = f"runs/{name}"
         processes.say(f"--output_dir={flags.output_dir}")
+    try:
+        if name == suite.NAME:
+            return suite.run(flags, run_task)
+        run_task(flags, name)
+        return 0
+    except Interrupted as stopped:
+        processes.say(str(stopped))
+        return stopped.leave()
+    except training.TrainingError as error:
+        processes.say(f"error: {error}")
+        return 1
+
+
+def run_task(flags: Any, name: str) -> dict[str, Any]:
+    """Runs one task in --output_dir.
+
+    Returns:
+        The metrics of the run, or of the best of several.
+
+    Raises:
+        UserError: flags, files or weights that cannot be used.
+        Interrupted, TrainingError: see FinetuningRun.run.
+    """
+    searched = several_runs.searched(flags)
     data = task_data.open_data(flags, name, ("train", "dev", "test"))
     tell_of(data)
-    apply_defaults(flags, data.kind, data.version_2, None, processes.say)
+    if data.kind == "span":
+        flags.version_2_with_negative = data.version_2
+    finetuning_options.apply_defaults(flags, data.kind, data.version_2, processes.say)
     model = open_model(flags, data, processes.say)
     devices.start(flags)
     devices.check_same_flags(flags.flag_values_dict())
     mesh = partitioning.make_mesh(flags.mesh)
-    partitioning.check_batch_size(mesh, "--train_batch_size", flags.train_batch_size, flags.gradient_accumulation_steps)
+    planned = several_runs.plan(flags, searched)
+    for size in sorted({settings["train_batch_size"] for settings in planned}):
+        partitioning.check_batch_size(mesh, "--train_batch_size", size, flags.gradient_accumulation_steps)
     if flags.eval_batch_size:
         partitioning.check_batch_size(mesh, "--eval_batch_size", flags.eval_batch_size)
     with RunFolder(flags.output_dir) as folder:
         work = make_work(flags, data, model, mesh, cache_folder(folder.path))
-        try:
-            results = FinetuningRun(flags, work, folder).run()
-        except Interrupted as stopped:
-            processes.say(str(stopped))
-            return stopped.leave()
-        except training.TrainingError as error:
-            processes.say(f"error: {error}")
-            return 1
-    if results is not None:
-        path = os.fspath(folder.path)
-        processes.say(f"done: {path} holds the model; look at {path}/report.html")
-    return 0
+        if len(planned) > 1:
+            return several_runs.run_all(flags, planned, work, folder)
+        results = FinetuningRun(flags, work, folder).run()
+    processes.say(f"{flags.output_dir} holds the model; look at {os.path.join(flags.output_dir, 'report.html')}")
+    return results
 
 
 def tell_of(data: task_data.TaskData) -> None:
@@ -64,13 +87,9 @@ def make_work(flags: Any, data: task_data.TaskData, model: Any, mesh: Any, cache
     family = model.task.family
 
     def features(split: str):
-        examples = data.splits[split].examples
-        features_of = family.features_of
-        if data.kind == "span" and split == "train":
-            features_of = functools.partial(features_of, training=True)
         built = build_features(
-            features_of,
-            examples,
+            family.features_of,
+            data.splits[split].examples,
             cache=cache,
             groups=getattr(family, "groups", None),
             num_workers=flags.num_workers,

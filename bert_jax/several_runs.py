@@ -1,0 +1,128 @@
+"""Several runs of one task: seeds, or the paper's grid; each in a folder of its own, and all of them in one table.
+
+The folder above them holds runs.json, runs.tsv and report.html. The same command goes on where it was stopped. Only the
+best run keeps its checkpoint.
+"""
+
+import itertools
+import json
+import os
+import shutil
+from typing import Any
+
+from bert_jax import processes, runs_report, runs_table
+from bert_jax.finetuning_run import FinetuningRun, Work
+from bert_jax.run_folder import CHECKPOINTS, RUN_FILE, RunFolder, read_run
+from bert_jax.training import TrainingError
+from input_pipeline import files
+from input_pipeline.errors import UserError
+
+RUNS_FILE = "runs.json"
+
+# Section A.3 of the paper.
+GRID = {
+    "train_batch_size": (16, 32),
+    "learning_rate": (5e-5, 3e-5, 2e-5),
+    "num_train_epochs": (2.0, 3.0, 4.0),
+}
+
+
+class Settings:
+    """The flags, some of them with other values."""
+
+    def __init__(self, flags: Any, **changes: Any):
+        self._flags, self._changes = flags, changes
+        for name, value in changes.items():
+            setattr(self, name, value)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._flags, name)
+
+    def flag_values_dict(self) -> dict[str, Any]:
+        """See absl.flags.FlagValues."""
+        return self._flags.flag_values_dict() | self._changes
+
+
+def searched(flags: Any) -> list[str]:
+    """What --grid_search searches over: the settings of the grid that no flag gives."""
+    if not flags.grid_search:
+        return []
+    names = [name for name in GRID if getattr(flags, name) is None]
+    if not names:
+        raise UserError(f"--grid_search: all of {', '.join(f'--{name}' for name in GRID)} are given: nothing to search")
+    return names
+
+
+def plan(flags: Any, names: list[str]) -> list[dict[str, Any]]:
+    """The settings of each run: the grid over `names`, and the seeds within it."""
+    grid = {name: values if name in names else (getattr(flags, name),) for name, values in GRID.items()}
+    grid["seed"] = tuple(flags.seed + number for number in range(flags.num_runs))
+    return [dict(zip(grid, values)) for values in itertools.product(*grid.values())]
+
+
+def name_of(settings: dict[str, Any]) -> str:
+    """The name of a run, and of its folder."""
+    batch, rate, epochs, seed = (settings[name] for name in (*GRID, "seed"))
+    length = f"_epochs{epochs:g}" if epochs is not None else ""
+    return f"batch{batch}_lr{rate:g}{length}_seed{seed}"
+
+
+def run_all(flags: Any, planned: list[dict[str, Any]], work: Work, folder: RunFolder) -> dict[str, Any]:
+    """Runs what is planned and not finished yet, and says what came out.
+
+    Returns:
+        The metrics of the best run.
+
+    Raises:
+        Interrupted: as FinetuningRun.run; what is finished stays.
+    """
+    main_metric = work.model.task.family.main_metric
+    runs: list[dict[str, Any]] = []
+    for number, settings in enumerate(planned, start=1):
+        name = name_of(settings)
+        path = folder.path / name
+        if not _is_finished(path):
+            processes.say(f"run {number} of {len(planned)}: {name}")
+            try:
+                with RunFolder(path) as own:
+                    FinetuningRun(Settings(flags, **settings, keep_checkpoints=1), work, own).run()
+            except TrainingError as error:
+                processes.say(f"{name} failed: {error}")
+        entry = {"name": name, "settings": settings, "main_metric": main_metric, "folder": name}
+        runs.append(entry | processes.from_first(lambda path=path: _outcome(path)))
+        processes.from_first(lambda: _report(folder.path, runs))
+    processes.say(runs_table.text_table(runs))
+    best = runs_table.summary(runs)["best_run"]
+    processes.say(f"the best run is {folder.path / best}: the others keep no weights" if best else "all runs failed")
+    return next((run["metrics"] for run in runs if run["name"] == best), {})
+
+
+def _is_finished(path: Any) -> bool:
+    def finished():
+        if not ((path / RUN_FILE).exists() and (path / "eval_results.json").exists()):
+            return False
+        return read_run(path, "--output_dir")["finished_at_step"] is not None
+
+    return processes.from_first(finished)
+
+
+def _outcome(path: Any) -> dict[str, Any]:
+    if not (path / "eval_results.json").exists():
+        return {"metrics": {}, "warning": "it has not come to an evaluation"}
+    results = json.loads(files.read_text(path / "eval_results.json", "--output_dir"))
+    results.pop("step", None)
+    warnings = path / "warnings.jsonl"
+    lines = files.read_text(warnings, "--output_dir").splitlines() if warnings.exists() else []
+    found = [json.loads(line)["message"] for line in lines]
+    return {"metrics": results} | ({"warning": "; ".join(found)} if found else {})
+
+
+def _report(folder: Any, runs: list[dict[str, Any]]) -> None:
+    """Writes the tables so far, and takes the weights of all but the best run away."""
+    files.write_json_atomic(folder / RUNS_FILE, runs)
+    runs_table.write_tsv(folder / "runs.tsv", runs)
+    runs_report.write_page(folder, runs)
+    best = runs_table.summary(runs)["best_run"]
+    for run in runs:
+        if best and run["name"] != best and not files.is_remote(folder):
+            shutil.rmtree(os.path.join(folder, run["name"], CHECKPOINTS), ignore_errors=True)

@@ -1,0 +1,110 @@
+import numpy as np
+import pytest
+
+from input_pipeline.packed_batches import PackedBatches, choose_row_counts
+from input_pipeline.packing import SLOTS
+from input_pipeline.task_features import NO_LABEL, make_features
+
+
+def features_of(lengths, labels=None, first_id=100):
+    """Sequences whose tokens tell which sequence they are of."""
+    sequences = [([first_id + number] * length, [0] * length) for number, length in enumerate(lengths)]
+    return make_features(sequences, range(len(lengths)), np.arange(len(lengths)) if labels is None else labels)
+
+
+def batches_of(features, **options):
+    options = {"batch_size": 8, "num_train_steps": 20, "seed": 1} | options
+    return PackedBatches(features, **options)
+
+
+LENGTHS = np.random.default_rng(0).integers(3, 40, 50).tolist()
+
+
+def tokens_at(batch, example, choice=0, parts=1, part=0):
+    """The tokens of a sequence, found by its place."""
+    rows = {name: batch[name][part::parts] for name in ("input_ids", "starts", "lengths")}
+    places = batch["places"][part::parts]
+    row, slot = divmod(int(places[example, choice]), SLOTS)
+    start, length = rows["starts"][row, slot], rows["lengths"][row, slot]
+    return rows["input_ids"][row, start : start + length].tolist()
+
+
+@pytest.mark.parametrize("parts", [1, 2, 4])
+def test_each_example_is_where_places_says(parts):
+    batches = batches_of(features_of(LENGTHS), accumulation_steps=parts)
+    batch = batches.batch(3)
+    for part in range(parts):
+        labels = batch["labels"][part::parts]
+        for example, label in enumerate(labels):
+            assert tokens_at(batch, example, parts=parts, part=part) == [100 + label] * LENGTHS[label]
+    assert sorted(batch["labels"]) == sorted(batches.examples_of(3))
+
+
+def test_an_epoch_has_each_example_once_and_epochs_follow_without_a_gap():
+    batches = batches_of(features_of(LENGTHS), batch_size=10)
+    epochs = [np.concatenate([batches.examples_of(5 * epoch + step) for step in range(5)]) for epoch in range(2)]
+    assert [sorted(epoch.tolist()) for epoch in epochs] == [list(range(50))] * 2
+    assert epochs[0].tolist() != epochs[1].tolist()
+    across = batches_of(features_of(LENGTHS), batch_size=40)
+    assert across.examples_of(1)[:10].tolist() == epochs[0][40:].tolist()
+    assert across.examples_of(1)[10:].tolist() == epochs[1][:30].tolist()
+
+
+def test_the_order_is_a_function_of_the_seed():
+    orders = [batches_of(features_of(LENGTHS), seed=seed).examples_of(0).tolist() for seed in (1, 1, 2)]
+    assert orders[0] == orders[1] != orders[2]
+    plain = batches_of(features_of(LENGTHS), shuffle=False)
+    assert plain.examples_of(6).tolist() == [48, 49, 0, 1, 2, 3, 4, 5]
+
+
+def test_a_batch_does_not_depend_on_those_made_before():
+    used, fresh = batches_of(features_of(LENGTHS)), batches_of(features_of(LENGTHS))
+    for step in range(15):
+        used.batch(step)
+    for name, array in fresh.batch(15).items():
+        np.testing.assert_array_equal(used.batch(15)[name], array)
+
+
+def test_choices_stay_together():
+    batches = batches_of(features_of(LENGTHS[:48], labels=np.arange(12)), num_choices=4, batch_size=3)
+    batch = batches.batch(0)
+    assert batch["places"].shape == (3, 4)
+    for example, label in enumerate(batch["labels"]):
+        for choice in range(4):
+            assert tokens_at(batch, example, choice)[0] == 100 + 4 * label + choice
+
+
+def test_labels_of_tokens_are_padded():
+    lengths = [3, 5]
+    batches = batches_of(features_of(lengths, labels=np.arange(8)), batch_size=2, shuffle=False)
+    labels = batches.batch(0)["labels"]
+    assert labels[:, :5].tolist() == [[0, 1, 2, NO_LABEL, NO_LABEL], [3, 4, 5, 6, 7]]
+    assert (labels[:, 5:] == NO_LABEL).all()
+
+
+def test_rows_are_a_multiple_for_the_devices_and_few_numbers_of_them():
+    batches = batches_of(features_of(LENGTHS), row_multiple=4, compile_tokens=100.0)
+    counts = {len(batches.batch(step)["input_ids"]) for step in range(20)}
+    assert counts <= set(batches.row_counts)
+    assert all(count % 4 == 0 for count in counts)
+
+
+def test_a_batch_that_needs_more_rows_than_any_sample_gets_them():
+    batches = batches_of(features_of(LENGTHS))
+    batches.row_counts = [1]
+    batch = batches.batch(0)
+    assert len(batch["input_ids"]) >= 2
+    assert tokens_at(batch, 0) == [100 + batch["labels"][0]] * LENGTHS[batch["labels"][0]]
+
+
+def test_the_width_holds_the_longest_sequence():
+    assert batches_of(features_of([5, 6] * 10)).width == 64
+    assert batches_of(features_of([5, 100] * 10)).width == 112
+    assert batches_of(features_of([5, 128] * 10)).width == 128
+
+
+def test_numbers_of_rows_weigh_compiling_against_padding():
+    needs = [8] * 50 + [9] * 50 + [16] * 2
+    assert choose_row_counts(needs, 0.0) == [8, 9, 16]
+    assert choose_row_counts(needs, 60.0) == [9, 16]
+    assert choose_row_counts(needs, 10_000.0) == [16]
