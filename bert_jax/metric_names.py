@@ -14,7 +14,8 @@ class Metric:
 
     Attributes:
         title: what people call it.
-        kind: "loss" (nats), "share" (in [0, 1], shown in percent), "rate", "seconds", "count" or "number".
+        kind: "loss" (nats), "share" (in [0, 1], or already in percent; shown in percent), "rate", "seconds", "count"
+            or "number".
         smooth: whether it is noisy from step to step, so that a curve of it is easier to read when smoothed.
     """
 
@@ -34,6 +35,17 @@ METRICS: Mapping[str, Metric] = types.MappingProxyType(
         "next_sentence_loss": Metric("next-sentence loss", "loss"),
         "next_sentence_accuracy": Metric("next-sentence accuracy", "share"),
         "accuracy": Metric("accuracy", "share"),
+        "matthews_correlation": Metric("Matthews' correlation"),
+        "f1": Metric("F1", "share"),
+        "precision": Metric("precision", "share"),
+        "recall": Metric("recall", "share"),
+        "f1_macro": Metric("macro F1", "share"),
+        "f1_micro": Metric("micro F1", "share"),
+        "exact_match": Metric("exact match", "share"),
+        "exact": Metric("exact match", "share"),
+        "pearson": Metric("Pearson's correlation"),
+        "spearman": Metric("Spearman's correlation"),
+        "mean_squared_error": Metric("mean squared error"),
         "learning_rate": Metric("learning rate", smooth=False),
         "gradient_norm": Metric("gradient norm"),  # before clipping
         "examples_per_second": Metric("examples/s", "rate"),
@@ -47,8 +59,14 @@ METRICS: Mapping[str, Metric] = types.MappingProxyType(
 
 
 def metric(name: str) -> Metric:
-    """The entry of METRICS, or for a task's own metric one made from its name."""
-    return METRICS.get(name) or Metric(name.replace("_", " "))
+    """The entry of METRICS, or one made from the name: "f1_PER" is an "f1"."""
+    known = name
+    while known and known not in METRICS:
+        known = known.rpartition("_")[0]
+    if not known:
+        return Metric(name.replace("_", " "))
+    rest = name.removeprefix(known).replace("_", " ")
+    return dataclasses.replace(METRICS[known], title=METRICS[known].title + rest)
 
 
 def numbers_in_order(line: Mapping[str, object]) -> list[str]:
@@ -70,8 +88,8 @@ def format_value(name: str, value: object) -> str:
     if not is_number(value):
         return str(value)
     kind = metric(name).kind
-    if kind == "share":
-        return f"{100 * value:.1f}%"
+    if kind == "share":  # the official metrics of SQuAD are percentages
+        return f"{value if value > 1 else 100 * value:.1f}%"
     if kind == "loss":
         return f"{value:.4f}"
     if kind == "count":

@@ -169,6 +169,8 @@ def _load(flags, config, head, source, message) -> tuple[TaskHead, dict[str, Any
             f"{source}: there is no pooler, whose output {head.kind} reads: it was left out when the weights were "
             "saved; give --allow_new_pooler to begin with a new one"
         )
+    if not head.pools:
+        loaded["bert"].pop("pooler", None)
     if flags.reinit_layers:
         if flags.reinit_layers > config.num_hidden_layers:
             raise UserError(f"--reinit_layers={flags.reinit_layers}: there are {config.num_hidden_layers} layers")

@@ -1,6 +1,6 @@
 import pytest
 
-from bert_jax.metric_names import METRICS, format_seconds, format_value, is_number, metric, numbers_in_order
+from bert_jax.metric_names import METRICS, Metric, format_seconds, format_value, is_number, metric, numbers_in_order
 
 
 @pytest.mark.parametrize(
@@ -32,7 +32,9 @@ def test_durations(seconds, shown):
 
 
 def test_a_task_names_its_own_metrics():
-    assert metric("matthews_correlation").title == "matthews correlation"
+    assert metric("own_score").title == "own score"
+    assert metric("f1_PER").title == "F1 PER"
+    assert metric("accuracy_matched") == Metric("accuracy matched", "share")
     assert metric("loss") is METRICS["loss"]
 
 
