@@ -35,7 +35,7 @@ def test_a_task_names_its_own_metrics():
     assert metric("own_score").title == "own score"
     assert metric("f1_PER").title == "F1 PER"
     assert metric("accuracy_matched") == Metric("accuracy matched", "share")
-    assert metric("loss") is METRICS["loss"]
+    assert metric("loss") == METRICS["loss"]
 
 
 def test_numbers_come_in_the_order_in_which_they_are_shown():
