@@ -4,7 +4,7 @@ import functools
 import hashlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -193,27 +193,15 @@ class FinetuningRun:
         step_function = training.make_train_step(
             self.task, self.optimizer, self.learning_rate, flags.seed, flags.gradient_accumulation_steps
         )
-        compiled: dict[int, Any] = {}
 
-        def step(state, batch):
-            rows = len(batch["input_ids"])
-            if rows not in compiled:
-                run.reporter.status("compiling")
-                shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), batch)
-
-                def compile_it():
-                    return training.compile_step(
-                        step_function, self.mesh, self.shardings, (self.shapes, shapes), donate_state=True
-                    )
-
-                # Only the first can be left at once without losing steps.
-                compiled[rows] = compile_it() if compiled else run.interruption.run_interruptibly(compile_it)
-            return compiled[rows](state, batch)
+        def compile_first(compile_it):
+            run.reporter.status("compiling")
+            return run.interruption.run_interruptibly(compile_it)
 
         state, done = training.train(
             state,
-            step,
-            self._global_batches(run.start_step),
+            self.stepper(step_function, compile_first),
+            self.global_batches(run.start_step, total),
             start_step=run.start_step,
             num_train_steps=total,
             batch_size=flags.train_batch_size,
@@ -236,12 +224,43 @@ class FinetuningRun:
     def _state(self, run: TrainingRun) -> Any:
         if run.resumed:
             return run.checkpointer.restore(run.start_step, self.shapes)
+        return self.initial_state()
+
+    def initial_state(self) -> Any:
+        """The state of step 0: the parameters of the checkpoint, and random ones where it has none."""
         state = training.create_state(self._initialize, self.optimizer, self.shardings, self.flags.seed)
         loaded = self.work.model.loaded
         return state if loaded is None else initial_parameters.merge(state, loaded)
 
-    def _global_batches(self, start_step: int) -> Iterator[dict[str, jax.Array]]:
-        for step in range(start_step, self.schedule.num_train_steps):
+    def stepper(
+        self, step_function: Callable, compile_first: Callable[[Callable[[], Callable]], Callable]
+    ) -> Callable[[Any, dict[str, jax.Array]], tuple[Any, dict[str, jax.Array]]]:
+        """A step that is compiled for each number of rows when it first comes.
+
+        Args:
+            step_function: see training.make_train_step.
+            compile_first: makes the first compilation, which may be left at once without losing steps.
+        """
+        compiled: dict[int, Callable] = {}
+
+        def step(state, batch):
+            rows = len(batch["input_ids"])
+            if rows not in compiled:
+                shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), batch)
+
+                def compile_it():
+                    return training.compile_step(
+                        step_function, self.mesh, self.shardings, (self.shapes, shapes), donate_state=True
+                    )
+
+                compiled[rows] = compile_it() if compiled else compile_first(compile_it)
+            return compiled[rows](state, batch)
+
+        return step
+
+    def global_batches(self, first_step: int, end_step: int) -> Iterator[dict[str, jax.Array]]:
+        """The batches of these steps on the devices."""
+        for step in range(first_step, end_step):
             batch: dict[str, np.ndarray] = self.batches.batch(step)
             rows = len(batch["input_ids"])
             by_example = {name: batch.pop(name) for name in ("places", "labels")}
