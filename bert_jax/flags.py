@@ -9,9 +9,9 @@ MODES = {
     "describe": "parameters by part, FLOPs and memory of a model",
     "fill_mask": "the most probable words for each [MASK] of a text; whether one sentence follows another",
     "extract": "a file of lines -> vectors of lines or tokens",
-    "finetune": "a task: trains, evaluates, writes predictions (--task_name)",
-    "evaluate": "metrics of a fine-tuned model on labelled data",
-    "predict": "answers of a fine-tuned model to unlabelled data",
+    "finetune": "trains a model on a task (--task_name), evaluates it, predicts",
+    "evaluate": "metrics of a fine-tuned model on labelled examples",
+    "predict": "answers of a fine-tuned model to new examples",
     "cluster": "documents -> clusters, with their words, representatives and a picture",
     "export": "any checkpoint -> Hugging Face, Google's TF1 or StableHLO",
 }
@@ -56,16 +56,16 @@ def define(values: flags.FlagValues) -> None:
     number(
         "eval_fraction",
         None,
-        "pretrain: share of the documents held out, chosen by a hash of the document; default 0.02. finetune: share of "
-        "the examples of --train_file held out where there is no --eval_file; default none.",
+        "Share held out to evaluate on. pretrain: of the documents, chosen by a hash of the document; default 0.02. "
+        "finetune: of the training examples, drawn at random, where there are no others to evaluate on; default none.",
         0.0,
         1.0,
     )
     string(
         "output_dir",
         None,
-        "Folder for everything that is written; default runs/pretrain, or runs/TASK for finetune, and for evaluate and "
-        "predict the run's own.",
+        "Folder for everything that is written; default runs/pretrain, or runs/TASK for finetune. evaluate, predict: "
+        "default the folder evaluate or predict in that of the model.",
     )
     string(
         "output_file",
@@ -74,7 +74,12 @@ def define(values: flags.FlagValues) -> None:
         "ending (.npy, .npz, .jsonl, .tfrecord) says the format.",
     )
     boolean("overwrite", False, "export, extract, fill_mask, cluster: write over what an earlier run left.")
-    string("text_field", "text", "Field that holds the text in JSON lines and TFDS data sets.")
+    string(
+        "text_field",
+        "text",
+        "Field that holds the text in JSON lines and TFDS data sets; finetune, evaluate, predict: name of the column "
+        "or field with the (first) text, or the column's number from 1.",
+    )
     enum(
         "sentence_splitting",
         "auto",
@@ -145,57 +150,116 @@ def define(values: flags.FlagValues) -> None:
     enum("format", None, ["huggingface", "tf1", "stablehlo"], "export: what to write to --output_dir.")
     comma_list("platforms", ["cpu", "cuda", "tpu"], "export to StableHLO: platforms that the program is lowered for.")
 
-    # Tasks.
+    # Tasks: finetune, evaluate, predict.
     string(
         "task_name",
         None,
-        "finetune: cola, sst2, mrpc, qqp, stsb, mnli, qnli, rte, wnli, ax, xnli, glue (all that --data_dir has), "
-        "squad, swag, conll2003; for data of one's own classification, multi_label, regression, multiple_choice, "
-        "tagging, squad.",
+        "What the task is. Data sets: cola, sst2, mrpc, qqp, stsb, mnli, qnli, rte, wnli, ax, xnli, squad, swag, "
+        "conll2003; glue is all tasks of GLUE that --data_dir has, one after the other. Data of your own: "
+        "classification, multi_label (any number of labels), regression, multiple_choice, tagging, squad. evaluate, "
+        "predict: default what the model was trained for.",
     )
-    string("data_dir", None, "Folder with the original files of the task, or tfds, or tfds:NAME[/CONFIG].")
-    comma_list("train_file", None, "Examples to train on: TSV, CSV, JSON lines; SQuAD's JSON; CoNLL's columns.")
-    comma_list("eval_file", None, "Labelled examples to evaluate on, in the same form.")
-    comma_list("predict_file", None, "Examples to predict, in the same form; labels are not looked at.")
-    string("label_field", None, "Name, or number from 1, of the column or field with the label; default label.")
-    string("text_pair_field", None, "Name, or number from 1, of the column or field with the second text.")
-    string("id_field", None, "Name, or number from 1, of the column or field that names an example in predictions.")
-    comma_list("labels", None, "Names of the labels, in the order of the outputs; default those of the training data.")
-    string("positive_label", None, "Label that precision, recall and F1 of two are about; default the second.")
+    string(
+        "data_dir",
+        None,
+        "Folder with the files of a data set under their usual names (such as train.tsv, dev.tsv, test.tsv), or tfds "
+        "or tfds:NAME[/CONFIG][:VERSION] for TensorFlow Datasets.",
+    )
+    comma_list(
+        "train_file",
+        None,
+        "Examples to train on, instead of those of --data_dir. Texts: TSV, CSV or JSON lines, several files, a glob or "
+        "a folder. Others are one file: SQuAD's JSON, SWAG's CSV, CoNLL's columns, or JSON lines.",
+    )
+    comma_list("eval_file", None, "Labelled examples to evaluate on, in the form of --train_file.")
+    comma_list("predict_file", None, "Examples to predict, in the form of --train_file; labels are not looked at.")
+    string(
+        "text_pair_field", None, "Name of the column or field with the second text, or its number; see --text_field."
+    )
+    string(
+        "label_field",
+        None,
+        "Name of the column or field with the label, or its number; default label. cluster: the known class of a "
+        "document; default none.",
+    )
+    string(
+        "id_field",
+        None,
+        "Name of the column or field by which predictions name an example, or its number; default the row's number "
+        "from 0.",
+    )
+    comma_list(
+        "labels",
+        None,
+        "Names of the labels in the order of the model's outputs; default those of the model or of the training data. "
+        "Names a model's outputs where it calls them LABEL_0, LABEL_1.",
+    )
+    string("positive_label", None, "Label that precision, recall and F1 are about, of two; default the second.")
     string("train_language", "en", "xnli: language of the training file.")
-    string("language", None, "xnli: language of dev and test; default all, each on its own.")
-    boolean("version_2_with_negative", None, "squad: some questions have no answer; default as the file says.")
-    number("null_score_diff_threshold", 0.0, "squad: above it the answer is none; see null_odds.json.")
-    integer("doc_stride", 128, "squad: tokens from one window of a long context to the next.", 1)
-    integer("max_query_length", 64, "squad: tokens of a question.", 1)
-    integer("n_best_size", 20, "squad: answers in nbest_predictions.json.", 1)
-    integer("max_answer_length", 30, "squad: tokens of an answer.", 1)
-    boolean("document_context", False, "tagging: sentences see their neighbours, up to --max_seq_length tokens.")
-    boolean("strict_entities", False, "tagging: strict IOB2 instead of conlleval's rules.")
-    integer("num_runs", 1, "finetune: runs with seeds --seed, --seed + 1, ...; mean, deviation and best.", 1, 1000)
+    string("language", None, "xnli: language to evaluate and predict; default all 15, with metrics of each.")
+    boolean(
+        "version_2_with_negative",
+        None,
+        "squad: a question may have no answer (SQuAD 2.0); default true for files with v2 in their name.",
+    )
+    number(
+        "null_score_diff_threshold",
+        0.0,
+        "squad 2.0: a question has no answer if the score of that is more than this above the best answer's. Metrics "
+        "tell the best value for the evaluated examples (best_f1_thresh).",
+    )
+    integer("doc_stride", 128, "squad: a long context is read in windows that begin so many tokens apart.", 1)
+    integer("max_query_length", 64, "squad: most tokens of a question; longer ones are cut.", 1)
+    integer("n_best_size", 20, "squad: how many candidates for each answer are written.", 1)
+    integer("max_answer_length", 30, "squad: most tokens of an answer.", 1)
+    boolean(
+        "document_context",
+        False,
+        "tagging: a sequence holds as many sentences of a document as --max_seq_length has room for, so that each "
+        "sees its neighbours; False: a sequence is a sentence.",
+    )
+    boolean("strict_entities", False, "tagging: entities are scored by strict IOB2 instead of the rules of conlleval.")
+    integer(
+        "num_runs",
+        1,
+        "finetune: so many runs with the seeds --seed, --seed + 1, ...; the best one is kept, all are in a table.",
+        1,
+        1000,
+    )
     boolean(
         "grid_search",
         False,
-        "finetune: the paper's grid (batch 16, 32; learning rate 5e-5, 3e-5, 2e-5; epochs 2, 3, 4); what a flag gives "
-        "is not searched.",
+        "finetune: a run for each setting of the paper's grid: --train_batch_size 16, 32; --learning_rate 5e-5, 3e-5, "
+        "2e-5; --num_train_epochs 2, 3, 4. Those that are given are not searched over.",
     )
-    number("layer_lr_decay", 1.0, "finetune: each layer learns at so much of the rate of the layer above.", 0.01, 1.0)
-    integer("reinit_layers", 0, "finetune: so many layers at the top, and the pooler, begin anew.", 0)
-    boolean("allow_new_pooler", False, "finetune: weights without a pooler get a new one.")
+    number(
+        "layer_lr_decay",
+        1.0,
+        "finetune: each layer learns at this share of the rate of the layer above it, such as 0.9.",
+        0.01,
+        1.0,
+    )
+    integer("reinit_layers", 0, "finetune: so many layers at the top, and the pooler, begin with random weights.", 0)
+    boolean("allow_new_pooler", False, "finetune: a pooler that --init_checkpoint lacks begins with random weights.")
+    boolean("freeze_encoder", False, "finetune: the encoder stays as it is, and only what follows it learns.")
     enum(
         "head_features",
         "last",
         ["last", "embeddings", "second_to_last", "weighted_last_4", "concat_last_4", "weighted_all"],
-        "tagging, squad: hidden states that the output layer reads.",
+        "finetune for tagging and squad: the layers that the output layer reads (table 7 of the paper).",
     )
-    comma_list("head_lstm", [], "finetune: sizes of bidirectional LSTMs between encoder and output layer.")
-    boolean("freeze_encoder", False, "finetune: only what follows the encoder learns.")
+    comma_list(
+        "head_lstm",
+        [],
+        "finetune: sizes of bidirectional LSTMs between encoder and output layer, such as 768,768 for two.",
+    )
 
     # Sentence pairs and masks.
     integer(
         "max_seq_length",
         None,
-        "Tokens in a sequence, [CLS] and [SEP] included; default 128, but all positions for extract and fill_mask.",
+        "Most tokens in a sequence, [CLS] and [SEP] included; default 128, 384 for squad, all positions for extract "
+        "and fill_mask. evaluate, predict: default as in training.",
         1,
     )
     integer("max_predictions_per_seq", None, "Most masked positions in a sequence; default the probability's share.", 1)
@@ -210,16 +274,33 @@ def define(values: flags.FlagValues) -> None:
     boolean("shuffle", True, "False reads the examples in file order.")
 
     # Training.
-    integer("train_batch_size", None, "Examples in an update, over all devices.", 1)
+    integer(
+        "train_batch_size",
+        None,
+        "Examples in an update, over all devices; default 256 in pretrain, the paper's 16 to 48 of a task in finetune.",
+        1,
+    )
     integer(
         "eval_batch_size",
         None,
         "Examples in a step without training, over all devices; default that of training, or what suits the devices.",
         1,
     )
-    number("learning_rate", None, "Peak learning rate.", 0.0, 1e3)
+    number(
+        "learning_rate",
+        None,
+        "Peak learning rate; default 1e-4 in pretrain, 2e-5 in finetune, 5e-5 for squad and tagging.",
+        0.0,
+        1e3,
+    )
     integer("num_train_steps", None, "Updates; or give --num_train_epochs.", 1)
-    number("num_train_epochs", None, "Passes over the data, instead of --num_train_steps.", 0.0, 1e6)
+    number(
+        "num_train_epochs",
+        None,
+        "Passes over the data, instead of --num_train_steps; default 3 in finetune, 2 for squad 2.0.",
+        0.0,
+        1e6,
+    )
     integer("num_warmup_steps", None, "Updates of linear warm-up; default 10,000 but at most 10% of the steps.", 0)
     number("warmup_proportion", None, "Warm-up as a share of the steps, instead of --num_warmup_steps.", 0.0, 1.0)
     enum(
@@ -232,7 +313,13 @@ def define(values: flags.FlagValues) -> None:
     number("weight_decay", 0.01, "Decoupled decay of kernels and embeddings.", 0.0, 1e3)
     number("clip_norm", 1.0, "Largest global norm of the gradient; 0 does not clip.", 0.0)
     integer("gradient_accumulation_steps", 1, "Parts in which a batch is computed one after the other.", 1)
-    integer("seed", 12345, "Seed of parameters, order, pairs, masks and dropout.", 0, 2**31 - 1)
+    integer(
+        "seed",
+        12345,
+        "Seed of new parameters, order, pairs, masks and dropout, in finetune also of --eval_fraction.",
+        0,
+        2**31 - 1,
+    )
     enum("precision", "f32", ["f32", "bf16"], "Dtype of the computation; parameters and losses are f32.")
     enum(
         "matmul_precision",
@@ -245,13 +332,18 @@ def define(values: flags.FlagValues) -> None:
     boolean("scan_layers", False, "One compiled layer, scanned: quicker to compile, slower to run.")
 
     # Checkpoints, logs, evaluation.
-    integer("save_checkpoints_steps", None, "Updates between checkpoints; the last step is always saved.", 1)
+    integer(
+        "save_checkpoints_steps",
+        None,
+        "Updates between checkpoints; default 1,000 in pretrain, 500 in finetune. The last step is always saved.",
+        1,
+    )
     integer("keep_checkpoints", 3, "How many checkpoints stay.", 1)
-    string("restore_from", None, "Another run folder to continue: its parameters, optimizer state and step.")
+    string("restore_from", None, "pretrain: another run to continue: its parameters, optimizer state and step.")
     integer("log_every_steps", None, "Updates between logged steps; default a hundredth of all, at most 100.", 1)
     integer("eval_every_steps", None, "Updates between evaluations; default only at the end.", 1)
-    boolean("evaluate_at_end", True, "Evaluate on the held-out text when training is done.")
-    integer("max_eval_steps", None, "Most batches of an evaluation.", 1)
+    boolean("evaluate_at_end", True, "pretrain: evaluate on the held-out text when training is done.")
+    integer("max_eval_steps", None, "pretrain: most batches of an evaluation.", 1)
 
     # Several processes.
     string("coordinator_address", None, "HOST:PORT of process 0, where the cluster is not detected by itself.")

@@ -29,8 +29,8 @@ modes:
 With --mode=pretrain and no other flag a tiny BERT is pretrained on text that comes with Python.
 
 exit codes: 0 done; 1 failed; 2 a mistake in a flag or file, named in one line; 75 stopped by SIGTERM or SIGINT, with
-everything saved that pretrain had done: the same command continues; 130 prepare was stopped by Ctrl-C with nothing
-written.
+everything saved that pretrain or finetune had done: the same command continues; 130 prepare was stopped by Ctrl-C with
+nothing written.
 
 flags (booleans: --name or --noname):
 """
