@@ -76,6 +76,11 @@ def numbers_in_order(line: Mapping[str, object]) -> list[str]:
     return sorted(names, key=lambda name: places.get(name, len(places)))
 
 
+def metrics_text(metrics: Mapping[str, object]) -> str:
+    """All numbers in one line, such as "loss 0.4058, accuracy 82.8%, examples 872"."""
+    return ", ".join(f"{metric(name).title} {format_value(name, metrics[name])}" for name in numbers_in_order(metrics))
+
+
 def is_number(value: object) -> bool:
     """Whether `value` can be a point of a curve."""
     return isinstance(value, (int, float)) and not isinstance(value, bool)

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TextIO
 
 from bert_jax.json_lines import drop_after, encode, write_lines
-from bert_jax.metric_names import format_value, is_number, metric, numbers_in_order
+from bert_jax.metric_names import is_number, metrics_text
 from bert_jax.progress import make_display
 from input_pipeline.files import as_path, is_remote, user_errors, write_bytes_atomic, write_json_atomic
 
@@ -107,8 +107,7 @@ class RunReporter:
         write_json_atomic(self._folder / "eval_results.json", {"step": step, **metrics})
         self._events["eval"].write(step, metrics)
         self._metrics.flush()
-        shown = [f"{metric(name).title} {format_value(name, metrics[name])}" for name in numbers_in_order(metrics)]
-        self._display.message(f"evaluation at step {step:,}: {', '.join(shown)}")
+        self._display.message(f"evaluation at step {step:,}: {metrics_text(metrics)}")
 
     def has_evaluation(self, step: int) -> bool:
         """Whether an evaluation after `step` updates is reported, by this process or by an earlier start of the run."""

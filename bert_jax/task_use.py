@@ -1,6 +1,5 @@
 """A fine-tuned model and new data: what evaluate and predict have in common."""
 
-import json
 import os
 from typing import Any
 
@@ -10,6 +9,7 @@ from bert_jax import devices, partitioning, processes, task_data
 from bert_jax.convert import checkpoints
 from bert_jax.heads import TaskHead
 from bert_jax.loading import load_from_flags
+from bert_jax.metric_names import metrics_text
 from bert_jax.report_html import write_report
 from bert_jax.run_folder import RUN_FILE, read_run
 from bert_jax.task_evaluation import Answers, Predictor, Split, joined_metrics, warnings_of, write_answers
@@ -129,6 +129,6 @@ def _write(path: str, family: Any, answers: list[Answers], data: task_data.TaskD
     if results:
         files.write_json_atomic(folder / "eval_results.json", results)
         names.append("eval_results.json")
-        processes.say(json.dumps(results))
+        processes.say(f"evaluation: {metrics_text(results)}")
         write_report(folder)
     processes.say(f"written to {path}: {', '.join(names)}")

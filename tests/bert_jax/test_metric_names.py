@@ -1,6 +1,15 @@
 import pytest
 
-from bert_jax.metric_names import METRICS, Metric, format_seconds, format_value, is_number, metric, numbers_in_order
+from bert_jax.metric_names import (
+    METRICS,
+    Metric,
+    format_seconds,
+    format_value,
+    is_number,
+    metric,
+    metrics_text,
+    numbers_in_order,
+)
 
 
 @pytest.mark.parametrize(
@@ -41,6 +50,11 @@ def test_a_task_names_its_own_metrics():
 def test_numbers_come_in_the_order_in_which_they_are_shown():
     line = {"own": 1.0, "examples": 3, "text": "x", "loss": 2.0, "unknown": None, "masked_lm_loss": 1.0}
     assert numbers_in_order(line) == ["masked_lm_loss", "loss", "examples", "own"]
+
+
+def test_metrics_in_one_line():
+    metrics = {"examples": 872, "accuracy": 0.8284, "loss": 0.40577, "pearson": None, "scheme": "conlleval"}
+    assert metrics_text(metrics) == "loss 0.4058, accuracy 82.8%, examples 872"
 
 
 def test_what_is_a_number():
