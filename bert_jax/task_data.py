@@ -143,6 +143,16 @@ def open_data(flags: Any, name: str, wanted: Sequence[str], labels: Sequence[str
     )
 
 
+def tell_of(data: TaskData, say: Callable[[str], None]) -> None:
+    """Says what was read, and all that was odd about it."""
+    for split, examples in data.splits.items():
+        say(f"{split}: {len(examples.examples):,} examples from {examples.source}")
+        for note in examples.notes:
+            say(note)
+    if data.labels and data.kind not in FIXED_OUTPUTS:
+        say(f"{data.kind}: {', '.join(data.labels)}")
+
+
 def _kind_of_split(split: str) -> str:
     return "test" if split == "diagnostic" else split.partition("_")[0]
 

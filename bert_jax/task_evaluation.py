@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -13,9 +14,10 @@ from bert_jax import glue_submission, processes
 from bert_jax.finetuning import BEYOND, FinetuningTask, predict_logits
 from bert_jax.metrics import one_class_warning
 from bert_jax.rate_display import RateDisplay
-from bert_jax.task_data import is_labelled
+from bert_jax.task_data import TaskData, is_labelled
 from bert_jax.tasks.family import Family
 from input_pipeline import files
+from input_pipeline.feature_cache import build_features
 from input_pipeline.task_features import NO_LABEL, Features
 
 REVIEW_FILE = "review.json"
@@ -32,6 +34,28 @@ class Split(NamedTuple):
     @property
     def labelled(self) -> bool:
         return is_labelled(self.name)
+
+
+def make_splits(flags: Any, family: Family, data: TaskData, cache: Path | None) -> list[Split]:
+    """Builds the features of all splits, in their order, and says how many sequences were too long.
+
+    Args:
+        flags: max_seq_length, num_workers.
+        cache: see build_features.
+    """
+    splits = []
+    for name, one in data.splits.items():
+        groups = getattr(family, "groups", None)
+        features = build_features(
+            family.features_of, one.examples, cache=cache, groups=groups, num_workers=flags.num_workers
+        )
+        if features.num_cut:
+            processes.say(
+                f"{name}: {features.num_cut:,} of {len(features.lengths):,} sequences were longer than "
+                f"--max_seq_length={flags.max_seq_length}, and were cut"
+            )
+        splits.append(Split(name, one.examples, features))
+    return splits
 
 
 class Answers(NamedTuple):

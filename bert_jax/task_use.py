@@ -12,11 +12,10 @@ from bert_jax.loading import load_from_flags
 from bert_jax.metric_names import metrics_text
 from bert_jax.report_html import write_report
 from bert_jax.run_folder import RUN_FILE, read_run
-from bert_jax.task_evaluation import Answers, Predictor, Split, joined_metrics, warnings_of, write_answers
+from bert_jax.task_evaluation import Answers, Predictor, joined_metrics, make_splits, warnings_of, write_answers
 from bert_jax.task_setup import check_lengths, make_task
 from input_pipeline import files
 from input_pipeline.errors import UserError
-from input_pipeline.feature_cache import build_features
 
 # Flags of the run that mean the same for new data.
 _OF_THE_RUN = ("task_name", "max_seq_length", "text_field", "text_pair_field", "label_field", "id_field")
@@ -41,10 +40,7 @@ def answer(flags: Any, wanted: str) -> None:
     head = _named(checkpoints.head_of(source, flags.allow_pickled_weights), flags.labels, source, name)
     data = task_data.open_data(flags, name, (wanted,), head.labels)
     _check_labels(data, head, source)
-    for split, examples in data.splits.items():
-        processes.say(f"{split}: {len(examples.examples):,} examples from {examples.source}")
-        for note in examples.notes:
-            processes.say(note)
+    task_data.tell_of(data, processes.say)
     devices.start(flags)
     devices.check_same_flags(flags.flag_values_dict())
     mesh = partitioning.make_mesh(flags.mesh)
@@ -59,16 +55,7 @@ def answer(flags: Any, wanted: str) -> None:
     task = make_task(flags, data, bert.config, head, bert.tokenizer)
     predictor = Predictor(task, mesh, flags.eval_batch_size)
     params = jax.device_put(bert.params, partitioning.replicated(mesh))
-    answers = []
-    for split, examples in data.splits.items():
-        features = build_features(
-            task.family.features_of,
-            examples.examples,
-            cache=None,
-            groups=getattr(task.family, "groups", None),
-            num_workers=flags.num_workers,
-        )
-        answers.append(predictor(params, Split(split, examples.examples, features)))
+    answers = [predictor(params, split) for split in make_splits(flags, task.family, data, cache=None)]
     if processes.is_first():
         _write(folder, task.family, answers, data)
 

@@ -9,10 +9,9 @@ from bert_jax.finetuning_run import FinetuningRun, Work
 from bert_jax.interruption import Interrupted
 from bert_jax.modes.pretrain_inputs import cache_folder
 from bert_jax.run_folder import RunFolder
-from bert_jax.task_evaluation import Predictor, Split
+from bert_jax.task_evaluation import Predictor, make_splits
 from bert_jax.task_setup import open_model
 from input_pipeline.errors import UserError
-from input_pipeline.feature_cache import build_features
 
 
 def run(flags: Any) -> int:
@@ -50,7 +49,7 @@ def run_task(flags: Any, name: str) -> dict[str, Any]:
     """
     searched = several_runs.searched(flags)
     data = task_data.open_data(flags, name, ("train", "dev", "test"))
-    tell_of(data)
+    task_data.tell_of(data, processes.say)
     if data.kind == "span":
         flags.version_2_with_negative = data.version_2
     finetuning_options.apply_defaults(flags, data.kind, data.version_2, processes.say)
@@ -72,37 +71,9 @@ def run_task(flags: Any, name: str) -> dict[str, Any]:
     return results
 
 
-def tell_of(data: task_data.TaskData) -> None:
-    """Says what was read, and all that was odd about it."""
-    for split, examples in data.splits.items():
-        processes.say(f"{split}: {len(examples.examples):,} examples from {examples.source}")
-        for note in examples.notes:
-            processes.say(note)
-    if data.labels:
-        processes.say(f"{data.kind}: {', '.join(data.labels)}")
-
-
 def make_work(flags: Any, data: task_data.TaskData, model: Any, mesh: Any, cache: Path) -> Work:
     """Builds the features of all splits."""
-    family = model.task.family
-
-    def features(split: str):
-        built = build_features(
-            family.features_of,
-            data.splits[split].examples,
-            cache=cache,
-            groups=getattr(family, "groups", None),
-            num_workers=flags.num_workers,
-        )
-        if built.num_cut:
-            processes.say(
-                f"{split}: {built.num_cut:,} of {len(built.lengths):,} sequences were longer than "
-                f"--max_seq_length={flags.max_seq_length}, and were cut"
-            )
-        return built
-
-    train = features("train")
-    if not len(train.lengths):
+    train, *splits = make_splits(flags, model.task.family, data, cache)
+    if not len(train.features.lengths):
         raise UserError(f"{data.splits['train'].source}: there is nothing to train on")
-    splits = [Split(name, data.splits[name].examples, features(name)) for name in data.splits if name != "train"]
-    return Work(data, model, train, splits, Predictor(model.task, mesh, flags.eval_batch_size), mesh)
+    return Work(data, model, train.features, splits, Predictor(model.task, mesh, flags.eval_batch_size), mesh)
