@@ -1,7 +1,6 @@
 """From --task_name and the flags of files to the examples of each split, whatever form they are in."""
 
 import contextlib
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -59,7 +58,7 @@ def task_name(flags: Any) -> str:
     if flags.task_name is None:
         raise UserError(f"--task_name is missing: one of {', '.join(TASK_NAMES)}")
     name = flags.task_name.lower()
-    if name == "glue":
+    if name == "glue" and flags.mode == "finetune":
         return name
     for spelled in (name, name.replace("-", "_"), name.replace("-", "").replace("_", "")):
         if spelled in TASK_NAMES:
@@ -97,6 +96,20 @@ def kind_of(name: str) -> str:
     return glue_data.TASKS[name].kind if name in glue_data.TASKS else _OTHER_TASKS[name]
 
 
+def given_labels(flags: Any, name: str) -> tuple[str, ...] | None:
+    """The labels of a task as --labels names and orders them; None without it.
+
+    Raises:
+        UserError: the task has others by its definition.
+    """
+    if not flags.labels:
+        return None
+    known = labels_of(name) or FIXED_OUTPUTS.get(kind_of(name), ())
+    if known and set(known) != set(flags.labels):
+        raise UserError(f"--labels={','.join(flags.labels)}: --task_name={name} has {', '.join(known)}")
+    return tuple(flags.labels)
+
+
 def labels_of(name: str) -> tuple[str, ...]:
     """The labels that a task has by its definition; none where its data say."""
     return glue_data.TASKS[name].labels if name in glue_data.TASKS else ()
@@ -118,17 +131,16 @@ def open_data(flags: Any, name: str, wanted: Sequence[str], labels: Sequence[str
     places = _places(flags, name, wanted)
     for split in wanted[:1]:
         if not any(_kind_of_split(place) == split for place in places):
-            where = f"--data_dir={flags.data_dir} has no file for it" if flags.data_dir else "give --data_dir"
-            raise UserError(f"--{FILE_FLAGS[split]} is missing, and {where}")
+            where = f"--data_dir={flags.data_dir} has no file for it" if flags.data_dir else "so is --data_dir"
+            raise UserError(f"--{FILE_FLAGS[split]} is missing, and {where}: give one of them")
     version_2 = _version_2(flags, name, places)
-    readers: dict[str, Callable[[], DataSet]] = {
-        split: functools.partial(_read, flags, name, kind, split, place, labels, version_2)
-        for split, place in places.items()
-    }
-    splits = {split: read() for split, read in readers.items()}
-    for split, data in splits.items():
-        if not data.examples:
-            raise UserError(f"{data.source} holds no examples for {split}")
+    splits: dict[str, DataSet] = {}
+    for split, place in places.items():
+        splits[split] = _read(flags, name, kind, split, place, labels, version_2)
+        if not splits[split].examples:
+            raise UserError(f"{splits[split].source} holds no examples for {split}")
+        if split == "train" and not labels and kind != "tagging":
+            labels = _labels(name, kind, splits)
     if flags.eval_fraction and "train" in splits and not any(split.startswith("dev") for split in splits):
         splits = _hold_out(splits, flags.eval_fraction, flags.seed)
     known = glue_data.TASKS.get(name)
@@ -210,7 +222,9 @@ def _version_2(flags: Any, name: str, places: dict[str, tuple[Any, str]]) -> boo
 def _read(flags, name, kind, split, place, labels, version_2) -> DataSet:
     paths, flag = place
     if paths is None:
-        return tfds_tasks.read(name, split, flags.data_dir.partition(":")[2] or None, flag=flag)
+        language = flags.train_language if (name, split) == ("xnli", "train") else None
+        source = "squad/v2.0" if version_2 else name
+        return tfds_tasks.read(source, split, flags.data_dir.partition(":")[2] or None, language=language, flag=flag)
     labelled = is_labelled(split)
     if name in glue_data.TASKS or kind in ("span", "multiple_choice", "tagging"):
         if len(paths) > 1:
