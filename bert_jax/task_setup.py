@@ -22,6 +22,7 @@ from bert_jax.tasks.tagging import Tagging
 from input_pipeline import glue_data
 from input_pipeline.choice_features import choice_features
 from input_pipeline.errors import UserError
+from input_pipeline.sequence_layout import PAIR_SPECIAL
 from input_pipeline.tagging_features import tagging_features
 from input_pipeline.text_features import text_features
 from input_pipeline.tokenization import Tokenizer, load_tokenizer
@@ -140,8 +141,11 @@ def make_task(flags: Any, data: TaskData, config: BertConfig, head: TaskHead, to
 def check_lengths(flags: Any, config: BertConfig, tokenizer: Tokenizer) -> None:
     """Raises UserError for a sequence length or a vocabulary that the model cannot have."""
     most = config.max_position_embeddings
-    if flags.max_seq_length > most:
-        raise UserError(f"--max_seq_length={flags.max_seq_length} is more than max_position_embeddings {most}")
+    if not PAIR_SPECIAL <= flags.max_seq_length <= most:
+        raise UserError(
+            f"--max_seq_length={flags.max_seq_length} must be between {PAIR_SPECIAL} (the special tokens of a pair) "
+            f"and {most} (max_position_embeddings)"
+        )
     for name in ("cls", "sep", "pad"):
         if getattr(tokenizer, f"{name}_id") is None:
             raise UserError(f"--vocab_file={flags.vocab_file} has no [{name.upper()}]")
