@@ -69,12 +69,13 @@ def write_report(output_dir: str | os.PathLike) -> str:
     page = PAGE.substitute(
         title=escape(folder.name or str(folder)),
         kicker=escape(" · ".join(str(run[key]) for key in ("mode", "task", "created") if run.get(key)) or "run"),
-        state=_state(lines, run.get("num_train_steps")),
+        # Without a run there are the results of a model that was trained elsewhere.
+        state=_state(lines, run.get("num_train_steps")) if run or lines or not results else "",
         tiles=_tiles(lines, results),
         notes=f'<ul class="notes">{"".join(f"<li>{escape(text)}</li>" for text in warnings)}</ul>' if warnings else "",
         charts=_charts(lines, evaluations, results),
         review=review.html,
-        tables=_tables(lines, evaluations, results, run, facts),
+        tables=_tables(lines, evaluations, {} if review.html else results, run, facts),
         written=time.strftime("%Y-%m-%d %H:%M:%S %Z"),
         style=STYLE + review.style,
         script=SCRIPT + review.script,

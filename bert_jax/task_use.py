@@ -57,7 +57,7 @@ def answer(flags: Any, wanted: str) -> None:
     params = jax.device_put(bert.params, partitioning.replicated(mesh))
     answers = [predictor(params, split) for split in make_splits(flags, task.family, data, cache=None)]
     if processes.is_first():
-        _write(folder, task.family, answers, data)
+        _write(folder, task.family, answers, data, flags.init_checkpoint)
 
 
 def _take_run(flags: Any) -> str:
@@ -77,7 +77,9 @@ def _take_run(flags: Any) -> str:
         for name in _OF_THE_RUN:
             if not flags[name].present and run["flags"].get(name) is not None:
                 setattr(flags, name, run["flags"][name])
-    return flags.output_dir or os.path.join(source.folder, flags.mode)
+    if flags.output_dir and files.as_path(flags.output_dir, "--output_dir") != files.as_path(source.folder):
+        return flags.output_dir
+    return os.path.join(source.folder, flags.mode)  # the run's own results stay
 
 
 def _named(head: TaskHead | None, labels: list[str] | None, source: Any, name: str) -> TaskHead:
@@ -104,7 +106,7 @@ def _check_labels(data: task_data.TaskData, head: TaskHead, source: Any) -> None
         )
 
 
-def _write(path: str, family: Any, answers: list[Answers], data: task_data.TaskData) -> None:
+def _write(path: str, family: Any, answers: list[Answers], data: task_data.TaskData, model: str) -> None:
     folder = files.reach(path, "--output_dir")
     with files.user_errors(folder, "--output_dir"):
         folder.mkdir(parents=True, exist_ok=True)
@@ -114,8 +116,11 @@ def _write(path: str, family: Any, answers: list[Answers], data: task_data.TaskD
         for warning in warnings_of(answer):
             processes.say(f"warning: {warning}")
     if results:
+        sources = ", ".join(dict.fromkeys(examples.source for examples in data.splits.values()))
+        facts = {"evaluation": {"model": model, "task": data.name, "data": sources}}
+        files.write_json_atomic(folder / "facts.json", facts)
         files.write_json_atomic(folder / "eval_results.json", results)
-        names.append("eval_results.json")
+        names += ["eval_results.json", "report.html"]
         processes.say(f"evaluation: {metrics_text(results)}")
         write_report(folder)
     processes.say(f"written to {path}: {', '.join(names)}")

@@ -122,6 +122,12 @@ def test_an_empty_folder_still_gives_a_page(folder):
     assert "No training step was logged yet." in page.text and page.data == []
 
 
+def test_results_without_a_run_are_those_of_a_model_that_was_trained_elsewhere(folder):
+    dump(folder, "eval_results.json", {"accuracy": 0.75})
+    page = report(folder)
+    assert "75.0%" in page.text and "training step" not in page.text
+
+
 def test_broken_files_still_give_a_page(folder):
     (folder / "metrics.jsonl").write_text('{"step": 1, "loss": 5.0}\n{"step": 2, "lo')
     (folder / "run.json").write_text("{")
@@ -146,7 +152,7 @@ def test_a_loss_that_was_not_finite_is_said(folder):
 def test_an_evaluation_alone(folder):
     dump(folder, "eval_results.json", {"step": 7, "accuracy": 0.875, "matthews_correlation": 0.75, "labels": {"a": 1}})
     page = report(folder)
-    assert "87.5%" in page.text and "matthews correlation" in page.text and "a=1" in page.text
+    assert "87.5%" in page.text and "Matthews' correlation" in page.text and "a=1" in page.text
     assert [one["series"][0]["values"] for one in page.data] == [[0.875], [0.75]]
 
 
