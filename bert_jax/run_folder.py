@@ -132,6 +132,24 @@ class RunFolder:
         run = json.loads(json.dumps(run, default=str))
         return Start(**processes.from_first(lambda: self._start(run, list(save))))
 
+    def finished_at(self, *, mode: str, task: str | None, settings: Mapping[str, Any]) -> int | None:
+        """The step at which a run ended that has nothing left to do, whether or not its checkpoints are still there.
+
+        Raises:
+            UserError: it is one with other settings.
+        """
+
+        def look():
+            if not (self.path / RUN_FILE).exists():
+                return None
+            before = read_run(self.path, "--output_dir")
+            if before["finished_at_step"] is not None:
+                now = {"mode": mode, "task": task, "settings": dict(settings)}
+                self._refuse_other_settings(before, json.loads(json.dumps(now, default=str)))
+            return before["finished_at_step"]
+
+        return processes.from_first(look)
+
     def finish(self, step: int) -> None:
         """Notes that all work of the run, which ends at `step`, is done: evaluation and reports too."""
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from bert_jax import processes, runs_report, runs_table
 from bert_jax.finetuning_run import FinetuningRun, Work
-from bert_jax.run_folder import CHECKPOINTS, RUN_FILE, RunFolder, read_run
+from bert_jax.run_folder import CHECKPOINTS, RunFolder
 from bert_jax.training import TrainingError
 from input_pipeline import files
 from input_pipeline.errors import UserError
@@ -74,20 +74,24 @@ def run_all(flags: Any, planned: list[dict[str, Any]], work: Work, folder: RunFo
         The metrics of the best run.
 
     Raises:
+        UserError: nothing tells which run is best; a folder holds a run with other settings.
         Interrupted: as FinetuningRun.run; what is finished stays.
     """
+    if not any(split.labelled for split in work.splits):
+        raise UserError("several runs are compared by what they are evaluated on: give --eval_file or --eval_fraction")
     main_metric = work.model.task.family.main_metric
     runs: list[dict[str, Any]] = []
     for number, settings in enumerate(planned, start=1):
         name = name_of(settings)
         path = folder.path / name
-        if not _is_finished(path):
-            processes.say(f"run {number} of {len(planned)}: {name}")
-            try:
-                with RunFolder(path) as own:
-                    FinetuningRun(Settings(flags, **settings, keep_checkpoints=1), work, own).run()
-            except TrainingError as error:
-                processes.say(f"{name} failed: {error}")
+        try:
+            with RunFolder(path) as own:
+                run = FinetuningRun(Settings(flags, **settings, keep_checkpoints=1), work, own)
+                if not _is_finished(run):
+                    processes.say(f"run {number} of {len(planned)}: {name}")
+                    run.run()
+        except TrainingError as error:
+            processes.say(f"{name} failed: {error}")
         entry = {"name": name, "settings": settings, "main_metric": main_metric, "folder": name}
         runs.append(entry | processes.from_first(lambda path=path: _outcome(path)))
         processes.from_first(lambda: _report(folder.path, runs))
@@ -97,13 +101,10 @@ def run_all(flags: Any, planned: list[dict[str, Any]], work: Work, folder: RunFo
     return next((run["metrics"] for run in runs if run["name"] == best), {})
 
 
-def _is_finished(path: Any) -> bool:
-    def finished():
-        if not ((path / RUN_FILE).exists() and (path / "eval_results.json").exists()):
-            return False
-        return read_run(path, "--output_dir")["finished_at_step"] is not None
-
-    return processes.from_first(finished)
+def _is_finished(run: FinetuningRun) -> bool:
+    """Whether a run has nothing left to do; it may have lost its weights since."""
+    step = run.folder.finished_at(mode=run.flags.mode, task=run.work.data.name, settings=run.settings())
+    return step is not None and step >= run.schedule.num_train_steps
 
 
 def _outcome(path: Any) -> dict[str, Any]:
