@@ -1,6 +1,6 @@
 """What the flags of fine-tuning mean together: defaults by kind of task, and mistakes that flags alone show."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from input_pipeline.errors import UserError
@@ -15,19 +15,22 @@ _DEFAULTS = {
 }
 
 
-def apply_defaults(flags: Any, kind: str, version_2: bool, say: Callable[[str], None]) -> None:
+def apply_defaults(
+    flags: Any, kind: str, version_2: bool, say: Callable[[str], None], searched: Collection[str] = ()
+) -> None:
     """Fills flags that were not given, and says so.
 
     Args:
         kind: of heads.KINDS.
         version_2: questions may have no answer.
+        searched: flags that get values later.
     """
     defaults = _DEFAULTS["classification"] | _DEFAULTS.get(kind, {})
     if version_2:
         defaults |= _DEFAULTS["span of version 2"]
     if flags.num_train_steps is not None:
         del defaults["num_train_epochs"]
-    chosen = {name: value for name, value in defaults.items() if getattr(flags, name) is None}
+    chosen = {name: value for name, value in defaults.items() if name not in searched and getattr(flags, name) is None}
     for name, value in chosen.items():
         setattr(flags, name, value)
     if chosen:
