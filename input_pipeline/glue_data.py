@@ -125,7 +125,9 @@ def find(
     """
     known = TASKS[task]
     if train_language not in LANGUAGES:
-        raise UserError(f"{train_language!r} is no language of XNLI; there are: {', '.join(LANGUAGES)}")
+        raise UserError(
+            f"--train_language: {train_language!r} is no language of XNLI; there are: {', '.join(LANGUAGES)}"
+        )
     root = files.reach(data_dir, flag)
     with files.user_errors(root, flag):
         if not root.exists():
