@@ -133,7 +133,8 @@ def warnings_of(answers: Answers) -> list[str]:
     labels = [getattr(prediction, "label", None) for prediction in answers.predictions]
     if not labels or any(label is None for label in labels):
         return []
-    warning = one_class_warning(labels)
+    several = [" and ".join(label) or "no label" if isinstance(label, tuple) else label for label in labels]
+    warning = one_class_warning(several)
     return [f"{answers.split.name}: {warning}"] if warning else []
 
 
