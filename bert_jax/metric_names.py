@@ -53,6 +53,7 @@ METRICS: Mapping[str, Metric] = types.MappingProxyType(
         "seconds_per_step": Metric("seconds a step", "seconds"),
         "input_wait_fraction": Metric("time waiting for input", "share"),
         "examples": Metric("examples", "count"),
+        "total": Metric("questions", "count"),
         "masked_positions": Metric("masked positions", "count"),
     }
 )

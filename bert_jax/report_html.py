@@ -73,7 +73,7 @@ def write_report(output_dir: str | os.PathLike) -> str:
         state=_state(lines, run.get("num_train_steps")) if run or lines or not results else "",
         tiles=_tiles(lines, results),
         notes=f'<ul class="notes">{"".join(f"<li>{escape(text)}</li>" for text in warnings)}</ul>' if warnings else "",
-        charts=_charts(lines, evaluations, results),
+        charts=_charts(lines, evaluations, results, points=not review.html),
         review=review.html,
         tables=_tables(lines, evaluations, {} if review.html else results, run, facts),
         written=time.strftime("%Y-%m-%d %H:%M:%S %Z"),
@@ -103,7 +103,7 @@ def _tiles(lines: list[dict], results: Mapping[str, Any]) -> str:
     """The few numbers that are looked for first."""
     tiles = []
     for name in numbers_in_order(results):
-        if name in ("step", "loss", "unigram_loss", "examples", "masked_positions", "next_sentence_loss"):
+        if name in ("step", "loss", "unigram_loss", "examples", "total", "masked_positions", "next_sentence_loss"):
             continue
         note = "last evaluation"
         unigram = results.get("unigram_loss")
@@ -125,14 +125,14 @@ def _tiles(lines: list[dict], results: Mapping[str, Any]) -> str:
     return f'<dl class="tiles">{cells}</dl>' if cells else ""
 
 
-def _charts(lines: list[dict], evaluations: list[dict], results: Mapping[str, Any]) -> str:
-    """All curves, the most important one first and large."""
+def _charts(lines: list[dict], evaluations: list[dict], results: Mapping[str, Any], points: bool) -> str:
+    """All curves, the most important one first and large; with `points` also what has but one value."""
     figures = []
     for name in numbers_in_order({**_either_end(evaluations), **_either_end(lines)}):
         if name in NOT_DRAWN or metric(name).kind == "count" or len(figures) == CHARTS:
             continue
         series = [*training_series(name, *_column(lines, name)), *evaluation_series(*_column(evaluations, name))]
-        if not series:
+        if not series or not (points or any(len(one.values) > 1 for one in series)):
             continue
         unigram = results.get("unigram_loss") if name == "masked_lm_loss" else None
         reference = ("unigram loss", unigram) if is_number(unigram) else None

@@ -156,6 +156,14 @@ def test_an_evaluation_alone(folder):
     assert [one["series"][0]["values"] for one in page.data] == [[0.875], [0.75]]
 
 
+def test_beside_a_table_of_metrics_one_evaluation_makes_no_curve(folder):
+    dump(folder, "review.json", {"dev": {"metrics": {"accuracy": 0.875}, "review": {"examples": 8, "wrong": 1}}})
+    write_lines(folder / "eval_metrics.jsonl", [{"step": 7, "accuracy": 0.875, "total": 8}])
+    assert report(folder).data == []
+    write_lines(folder / "eval_metrics.jsonl", [{"step": step, "accuracy": step / 8, "total": 8} for step in (6, 7)])
+    assert [one["series"][0]["values"] for one in report(folder).data] == [[0.75, 0.875]]
+
+
 def test_metrics_of_a_task_have_curves_after_the_known_ones(folder):
     write_lines(folder / "metrics.jsonl", [{"step": 1, "my_metric": 3.0, "loss": 2.0}])
     assert [one["series"][0]["values"] for one in report(folder).data] == [[2.0], [3.0]]
