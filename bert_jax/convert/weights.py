@@ -1,6 +1,7 @@
 """The names and shapes of all parameters here, in Hugging Face's files and in Google's: one table for both ways."""
 
 import math
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -23,6 +24,8 @@ PART_NAMES = {
     "seq_relationship": "next-sentence head",
     "classifier": "head of the task",
 }
+# What a task leaves aside of a pretrained model, in files of Hugging Face and of Google.
+_PRETRAINING_HEAD = re.compile(r"cls[./](predictions|seq_relationship)[./]")
 
 
 class Weight(NamedTuple):
@@ -87,7 +90,9 @@ class ImportReport(NamedTuple):
             line += f" ({', '.join(self.missing_parts)})"
         lines = [line]
         if self.unused:
-            lines.append(f"not used: {listed(self.unused)}")
+            matches = ((name, _PRETRAINING_HEAD.match(name)) for name in self.unused)
+            parts = dict.fromkeys(PART_NAMES[match[1]] if match else name for name, match in matches)
+            lines.append(f"not used: {listed(parts)}")
         return lines + list(self.notes)
 
 

@@ -14,6 +14,7 @@ from safetensors.numpy import load_file, save_file
 
 from bert_jax.config import BertConfig
 from bert_jax.convert.huggingface import find_head, has_safetensors, is_huggingface, load_huggingface
+from bert_jax.convert.weights import ImportReport
 from bert_jax.heads import TaskHead
 from bert_jax.modeling import BertForPreTraining
 from input_pipeline import files
@@ -107,6 +108,12 @@ def test_absent_parts_are_reported(tensors, save):
         "44 tensors used, 1 not used, 4 not in the file (pooler, next-sentence head)",
         "not used: classifier.weight",
     ]
+
+
+def test_pretraining_heads_that_are_not_used_are_named_as_a_whole():
+    names = ("cls.predictions.bias", "cls/predictions/transform/dense/kernel", "cls.seq_relationship.bias", "other")
+    report = ImportReport((), names, (), (), ())
+    assert report.lines()[1:] == ["not used: masked-LM head, next-sentence head, other"]
 
 
 def test_one_file_needs_a_configuration(data, tensors, config, save):
