@@ -17,7 +17,7 @@ import numpy as np
 from absl import app, flags
 
 from bert_jax import main as command_line
-from bert_jax import partitioning, task_data, training
+from bert_jax import partitioning, task_data
 from bert_jax.finetuning_options import apply_defaults
 from bert_jax.finetuning_run import FinetuningRun
 from bert_jax.host_memory import keep_freed_memory
@@ -56,8 +56,7 @@ def our_work():
 def our_trainer(run: FinetuningRun):
     """A function that makes so many updates from a step on."""
     state = run.initial_state()
-    step_function = training.make_train_step(run.task, run.optimizer, run.learning_rate, 0)
-    step = run.stepper(step_function, lambda compile_it: compile_it())
+    step = run.stepper(lambda compile_it: compile_it())
 
     def train(first, count):
         nonlocal state

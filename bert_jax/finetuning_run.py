@@ -9,11 +9,12 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+import optax
 from jax.sharding import Mesh
 
 from bert_jax import inference, initial_parameters, partitioning, processes, training
 from bert_jax.modes.pretrain_options import schedule_from
-from bert_jax.optimization import decay_summary, layer_rate_scale, learning_rate_schedule, make_optimizer
+from bert_jax.optimization import decay_summary, layer_rate_scale, learning_rate_schedule, linear_rate, make_optimizer
 from bert_jax.run_folder import RunFolder
 from bert_jax.task_data import TaskData
 from bert_jax.task_evaluation import Answers, Predictor, Split, joined_metrics, warnings_of, write_answers
@@ -38,7 +39,11 @@ _SETTINGS += ("shuffle", "init_checkpoint", "layer_lr_decay", "reinit_layers", "
 
 
 class Work(NamedTuple):
-    """What runs of a task have in common, whatever their settings of training are."""
+    """What runs of a task have in common, in whatever of `Knobs` and of the batch size they differ.
+
+    Attributes:
+        compiled: the train step by the shapes of a batch.
+    """
 
     data: TaskData
     model: TaskModel
@@ -46,6 +51,20 @@ class Work(NamedTuple):
     splits: list[Split]
     predictor: Predictor
     mesh: Mesh
+    compiled: dict[Any, Callable]
+
+
+class Knobs(NamedTuple):
+    """What a compiled step takes as arguments, so that it serves runs with other values too."""
+
+    learning_rate: jax.typing.ArrayLike
+    num_train_steps: jax.typing.ArrayLike
+    num_warmup_steps: jax.typing.ArrayLike
+    seed: jax.typing.ArrayLike
+
+    def rate(self, step: jax.typing.ArrayLike) -> jax.Array:
+        """The learning rate after `step` updates."""
+        return linear_rate(step, self.learning_rate, self.num_train_steps, self.num_warmup_steps)
 
 
 class FinetuningRun:
@@ -56,17 +75,14 @@ class FinetuningRun:
         self.task, self.mesh = work.model.task, work.mesh
         family = self.task.family
         self.schedule = schedule_from(flags, len(work.train.lengths) // family.num_choices)
-        self.learning_rate = learning_rate_schedule(
-            flags.learning_rate, self.schedule.num_train_steps, self.schedule.num_warmup_steps
+        self.knobs = Knobs(
+            np.float32(flags.learning_rate),
+            np.int32(self.schedule.num_train_steps),
+            np.int32(self.schedule.num_warmup_steps),
+            np.uint32(flags.seed),
         )
-        layers = work.model.config.num_hidden_layers
-        self.optimizer = make_optimizer(
-            flags.optimizer,
-            self.learning_rate,
-            weight_decay=flags.weight_decay,
-            clip_norm=flags.clip_norm,
-            rate_scale=layer_rate_scale(layers, flags.layer_lr_decay, flags.freeze_encoder),
-        )
+        learning_rate_schedule(flags.learning_rate, *self.schedule)  # refuses what makes no sense
+        self.optimizer = self._optimizer(self.knobs)
         self.shapes, self.shardings = training.state_shapes(self.mesh, self._initialize, self.optimizer)
         shards = partitioning.batch_shards(self.mesh)
         self.batches = PackedBatches(
@@ -83,6 +99,22 @@ class FinetuningRun:
 
     def _initialize(self, key):
         return initialize(self.task.module, key)
+
+    def _optimizer(self, knobs: Knobs) -> optax.GradientTransformation:
+        flags, layers = self.flags, self.work.model.config.num_hidden_layers
+        return make_optimizer(
+            flags.optimizer,
+            knobs.rate,
+            weight_decay=flags.weight_decay,
+            clip_norm=flags.clip_norm,
+            rate_scale=layer_rate_scale(layers, flags.layer_lr_decay, flags.freeze_encoder),
+        )
+
+    def _train_step(self, state, batch, knobs: Knobs):
+        step = training.make_train_step(
+            self.task, self._optimizer(knobs), knobs.rate, knobs.seed, self.flags.gradient_accumulation_steps
+        )
+        return step(state, batch)
 
     def _compile_tokens(self) -> float:
         on_cpu = self.mesh.devices.flat[0].platform == "cpu"
@@ -190,9 +222,6 @@ class FinetuningRun:
         state = self._state(run)
         if run.start_step == total:
             return state
-        step_function = training.make_train_step(
-            self.task, self.optimizer, self.learning_rate, flags.seed, flags.gradient_accumulation_steps
-        )
 
         def compile_first(compile_it):
             run.reporter.status("compiling")
@@ -200,7 +229,7 @@ class FinetuningRun:
 
         state, done = training.train(
             state,
-            self.stepper(step_function, compile_first),
+            self.stepper(compile_first),
             self.global_batches(run.start_step, total),
             start_step=run.start_step,
             num_train_steps=total,
@@ -233,28 +262,29 @@ class FinetuningRun:
         return state if loaded is None else initial_parameters.merge(state, loaded)
 
     def stepper(
-        self, step_function: Callable, compile_first: Callable[[Callable[[], Callable]], Callable]
+        self, compile_first: Callable[[Callable[[], Callable]], Callable]
     ) -> Callable[[Any, dict[str, jax.Array]], tuple[Any, dict[str, jax.Array]]]:
-        """A step that is compiled for each number of rows when it first comes.
+        """A step that is compiled when a batch of new shapes first comes.
 
         Args:
-            step_function: see training.make_train_step.
             compile_first: makes the first compilation, which may be left at once without losing steps.
         """
-        compiled: dict[int, Callable] = {}
+        compiled, first = self.work.compiled, True
 
         def step(state, batch):
-            rows = len(batch["input_ids"])
-            if rows not in compiled:
-                shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), batch)
+            nonlocal first
+            shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), (batch, self.knobs))
+            key = tuple((name, x.shape) for name, x in shapes[0].items())
+            if key not in compiled:
 
                 def compile_it():
                     return training.compile_step(
-                        step_function, self.mesh, self.shardings, (self.shapes, shapes), donate_state=True
+                        self._train_step, self.mesh, self.shardings, (self.shapes, *shapes), donate_state=True
                     )
 
-                compiled[rows] = compile_it() if compiled else compile_first(compile_it)
-            return compiled[rows](state, batch)
+                compiled[key] = compile_first(compile_it) if first else compile_it()
+            first = False
+            return compiled[key](state, batch, self.knobs)
 
         return step
 

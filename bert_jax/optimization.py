@@ -48,16 +48,21 @@ def learning_rate_schedule(
     if num_warmup_steps < 0:
         raise UserError(f"--num_warmup_steps must be at least 0, not {num_warmup_steps}")
 
-    def learning_rate(step: jax.typing.ArrayLike) -> jax.Array:
-        step = jnp.asarray(step)
-        # Subtracting whole numbers first keeps all digits of small rates near the end.
-        left = num_train_steps - jnp.minimum(step, num_train_steps)
-        decayed = init_lr * left / num_train_steps
-        if num_warmup_steps == 0:
-            return decayed
-        return jnp.where(step < num_warmup_steps, init_lr * step / num_warmup_steps, decayed)
+    return lambda step: linear_rate(step, init_lr, num_train_steps, num_warmup_steps)
 
-    return learning_rate
+
+def linear_rate(
+    step: jax.typing.ArrayLike,
+    init_lr: jax.typing.ArrayLike,
+    num_train_steps: jax.typing.ArrayLike,
+    num_warmup_steps: jax.typing.ArrayLike,
+) -> jax.Array:
+    """The rule of learning_rate_schedule, of numbers that may be traced."""
+    step = jnp.asarray(step)
+    # Subtracting whole numbers first keeps all digits of small rates near the end.
+    left = num_train_steps - jnp.minimum(step, num_train_steps)
+    warming = init_lr * step / jnp.maximum(num_warmup_steps, 1)
+    return jnp.where(step < num_warmup_steps, warming, init_lr * left / num_train_steps)
 
 
 def decay_mask(params: Any) -> Any:

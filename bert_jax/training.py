@@ -128,12 +128,16 @@ def _accumulate(gradient, params, batch, accumulation_steps):
 def compile_step(
     step: Callable, mesh: Mesh, shardings: Any, shapes: tuple[Any, ...], *, donate_state: bool
 ) -> Callable:
-    """Compiles a step for its (state or params, batch) shapes ahead of the first call."""
+    """Compiles a step ahead of its first call.
+
+    Args:
+        shapes: of the state or the parameters, of the batch, and of more arguments, which all devices get.
+    """
     batch_shardings = jax.tree.map(lambda _: partitioning.batch_sharding(mesh), shapes[1])
     replicated = partitioning.replicated(mesh)
     jitted = jax.jit(
         step,
-        in_shardings=(shardings, batch_shardings),
+        in_shardings=(shardings, batch_shardings, *(replicated,) * len(shapes[2:])),
         out_shardings=(shardings, replicated) if donate_state else replicated,
         donate_argnums=0 if donate_state else (),
     )

@@ -48,11 +48,11 @@ def run_task(flags: Any, name: str) -> dict[str, Any]:
         Interrupted, TrainingError: see FinetuningRun.run.
     """
     searched = several_runs.searched(flags)
-    data = task_data.open_data(flags, name, ("train", "dev", "test"))
+    data = task_data.open_data(flags, name, ("train", "dev", "test"), task_data.given_labels(flags, name))
     task_data.tell_of(data, processes.say)
     if data.kind == "span":
         flags.version_2_with_negative = data.version_2
-    finetuning_options.apply_defaults(flags, data.kind, data.version_2, processes.say)
+    finetuning_options.apply_defaults(flags, data.kind, data.version_2, processes.say, searched)
     model = open_model(flags, data, processes.say)
     devices.start(flags)
     devices.check_same_flags(flags.flag_values_dict())
@@ -76,4 +76,4 @@ def make_work(flags: Any, data: task_data.TaskData, model: Any, mesh: Any, cache
     train, *splits = make_splits(flags, model.task.family, data, cache)
     if not len(train.features.lengths):
         raise UserError(f"{data.splits['train'].source}: there is nothing to train on")
-    return Work(data, model, train.features, splits, Predictor(model.task, mesh, flags.eval_batch_size), mesh)
+    return Work(data, model, train.features, splits, Predictor(model.task, mesh, flags.eval_batch_size), mesh, {})
