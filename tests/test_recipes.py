@@ -33,11 +33,11 @@ def test_recipe(recipe):
     else:
         finetuning_options.check(flags)
         searched = several_runs.searched(flags)
-        for name in searched:
-            setattr(flags, name, 2)  # a value of the grid
         name = task_data.task_name(flags) if flags.task_name else "mrpc"
         kind = "classification" if name == "glue" else task_data.kind_of(name)
-        finetuning_options.apply_defaults(flags, kind, bool(flags.version_2_with_negative), said.append)
+        finetuning_options.apply_defaults(flags, kind, bool(flags.version_2_with_negative), said.append, searched)
+        for setting in searched:
+            setattr(flags, setting, several_runs.GRID[setting][0])
         assert flags.optimizer == "adamw"
         assert flags.max_seq_length <= BertConfig.named("base").max_position_embeddings
     assert said == []
