@@ -238,9 +238,19 @@ def _read(flags, name, kind, split, place, labels, version_2) -> DataSet:
     if kind == "multiple_choice":
         return choice_data.read(path, needs_label=labelled, flag=flag)
     if kind == "tagging":
-        return conll_data.read(path, needs_tags=labelled, flag=flag)
+        word, tag = (_column(name, getattr(flags, name)) for name in ("text_field", "label_field"))
+        return conll_data.read(path, needs_tags=labelled, flag=flag, word_column=word or 1, tag_column=tag)
     fields = own_data.Fields(flags.text_field, flags.text_pair_field, flags.label_field or "label", flags.id_field)
     return own_data.read(paths, kind, fields, labels=labels, needs_label=labelled, flag=flag)
+
+
+def _column(flag: str, value: str | None) -> int | None:
+    """The number of a column of words or tags; None where none was given."""
+    if value in (None, "text"):
+        return None
+    if not (value.isascii() and value.isdigit() and int(value)):
+        raise UserError(f"--{flag}={value}: columns of words and tags are numbers, counted from 1")
+    return int(value)
 
 
 def _hold_out(splits: dict[str, DataSet], fraction: float, seed: int) -> dict[str, DataSet]:

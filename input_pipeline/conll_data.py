@@ -1,8 +1,9 @@
 """Sentences of words with tags: files in columns as those of CoNLL-2003, and JSON lines.
 
 A line of a column file is a word, maybe more, and its tag; a line of white space ends the sentence, and one that begins
-with -DOCSTART- begins a document and is of no sentence. Columns are separated by tabs, or by blanks where a line has no
-tab, so that any other character, seen or not, may be part of a word.
+with -DOCSTART- begins a document and is of no sentence. A line in front of a sentence that begins with # and has not as
+many columns as words have is a comment. Columns are separated by tabs, or by blanks where a line has no tab, so that
+any other character, seen or not, may be part of a word.
 """
 
 import json
@@ -16,6 +17,7 @@ from input_pipeline.task_examples import DataSet, TaggedExample
 from input_pipeline.text_lines import TextLine
 
 DOCUMENT_START = "-DOCSTART-"
+COMMENT = "#"
 _BYTE_ORDER_MARK = "\ufeff"
 _COLUMN_ENDS = re.compile(r"[ \t]+")
 
@@ -104,9 +106,14 @@ def tagged_lines(examples: Iterable[TaggedExample], predictions: Iterable[Sequen
     """
     for example, predicted in zip(examples, predictions, strict=True):
         tags = iter(predicted)
-        for line in example.lines or _made_up_lines(example):
+        lines = example.lines or tuple(_made_up_lines(example))
+        comments = sum(not (_is_blank(line) or line.startswith(DOCUMENT_START)) for line in lines) - len(example.words)
+        for line in lines:
             if _is_blank(line):
                 yield ""
+            elif comments and line.startswith(COMMENT):  # they stand before the words
+                comments -= 1
+                yield line
             else:
                 tag = tag_schemes.OUTSIDE if line.startswith(DOCUMENT_START) else next(tags)
                 line = line.rstrip(" \t")
@@ -120,7 +127,7 @@ def _column_sentences(
     words: list[str] = []
     tags: list[str] = []
     lines: list[str] = []
-    document, first, undecoded = 0, None, []
+    document, first, undecoded, comments = 0, None, [], []
     reader = _ColumnReader(needs_tags, flag, word_column, tag_column)
 
     def end_sentence():
@@ -130,11 +137,15 @@ def _column_sentences(
             found.append(TaggedExample(str(len(found)), tuple(words), shown, document, where, tuple(lines)))
             words.clear(), tags.clear(), lines.clear()
 
-    for line in text_lines.read_lines([path], flag=flag):
+    all_lines = list(text_lines.read_lines([path], flag=flag))
+    width = _width(all_lines)
+    for line in all_lines:
         if "\ufffd" in line.text:
             undecoded.append(line.number)
         if _is_blank(line.text):
             end_sentence()
+        elif line.text.startswith(COMMENT) and not words and len(_columns(line.text)) != width:
+            comments.append(line.number)
         elif line.text.startswith(DOCUMENT_START):
             end_sentence()
             document += bool(found) and found[-1].document == document
@@ -148,12 +159,24 @@ def _column_sentences(
     if found:
         found[-1] = found[-1]._replace(lines=found[-1].lines + tuple(lines))
     notes = []
+    if comments:
+        notes.append(
+            f"{path}: lines before a sentence that begin with {COMMENT}: {len(comments):,}, the first is {comments[0]}; they are comments"
+        )
     if undecoded:
         notes.append(
             f"{path}: lines with U+FFFD, as which all is read that is no UTF-8: {len(undecoded):,}, the first is "
             f"{undecoded[0]}; convert the file, such as by iconv -f latin1 -t utf8"
         )
     return found, notes
+
+
+def _width(lines: Iterable[TextLine]) -> int | None:
+    """The number of columns of the first line that is surely a word; None where all may be comments."""
+    for line in lines:
+        if not (_is_blank(line.text) or line.text.startswith((DOCUMENT_START, COMMENT))):
+            return len(_columns(line.text))
+    return None
 
 
 class _ColumnReader:

@@ -221,3 +221,22 @@ def test_real_files(shared, folder, counts):
     assert [(len(data.examples), sum(len(one.words) for one in data.examples)) for data in found] == counts
     assert [len(data.notes) for data in found] == [1 if folder == "conll2003" else 0] * 3
     assert not any(word.startswith("-DOCSTART-") for data in found for one in data.examples for word in one.words)
+
+
+def test_comments_before_a_sentence_are_no_words_and_stay_in_the_tagged_file(tmp_path):
+    path = tmp_path / "dev.tsv"
+    path.write_text("#\tsource\n1\tDie\tO\tO\n2\t#\tO\tO\n\n#\tsource\n1\tBonn\tB-LOC\tO\n")
+    data = conll_data.read(str(path), needs_tags=True, word_column=2, tag_column=3)
+    assert [example.words for example in data.examples] == [("Die", "#"), ("Bonn",)]
+    assert [example.tags for example in data.examples] == [("O", "O"), ("B-LOC",)]
+    assert data.notes == (f"{path}: lines before a sentence that begin with #: 2, the first is 1; they are comments",)
+    lines = list(conll_data.tagged_lines(data.examples, [("O", "O"), ("B-LOC",)]))
+    assert lines == ["#\tsource", "1\tDie\tO\tO\tO", "2\t#\tO\tO\tO", "", "#\tsource", "1\tBonn\tB-LOC\tO\tB-LOC"]
+
+
+def test_a_number_sign_with_as_many_columns_is_a_word(tmp_path):
+    path = tmp_path / "dev.txt"
+    path.write_text("# O\n1 O\n\nBonn B-LOC\n")
+    data = conll_data.read(str(path), needs_tags=True)
+    assert data.examples[0].words == ("#", "1")
+    assert not data.notes
