@@ -161,7 +161,8 @@ def _column_sentences(
     notes = []
     if comments:
         notes.append(
-            f"{path}: lines before a sentence that begin with {COMMENT}: {len(comments):,}, the first is {comments[0]}; they are comments"
+            f"{path}: lines before a sentence that begin with {COMMENT}: {len(comments):,}, the first is "
+            f"{comments[0]}; they are comments"
         )
     if undecoded:
         notes.append(
