@@ -33,6 +33,7 @@ def run(flags: Any, run_task: Callable[[Any, str], dict[str, Any]]) -> int:
         if processes.is_first():
             suite_report.write_suite(folder, results, flags.init_checkpoint or flags.model or "")
     if processes.is_first():
+        processes.say(f"the results beside the paper's are in {folder / f'{suite_report.STEM}.html'} (and .md, .json)")
         _submission(folder, list(results))
     return 0
 
