@@ -13,9 +13,9 @@ import optax
 from jax.sharding import Mesh
 
 from bert_jax import inference, initial_parameters, partitioning, processes, training
-from bert_jax.modes.pretrain_options import schedule_from
 from bert_jax.optimization import decay_summary, layer_rate_scale, learning_rate_schedule, linear_rate, make_optimizer
 from bert_jax.run_folder import RunFolder
+from bert_jax.schedule import schedule_from
 from bert_jax.task_data import TaskData
 from bert_jax.task_evaluation import Answers, Predictor, Split, joined_metrics, warnings_of, write_answers
 from bert_jax.task_modeling import initialize

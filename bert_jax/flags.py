@@ -10,7 +10,7 @@ MODES = {
     "fill_mask": "the most probable words for each [MASK] of a text; whether one sentence follows another",
     "extract": "a file of lines -> vectors of lines or tokens",
     "finetune": "trains a model on a task (--task_name), evaluates it, predicts",
-    "evaluate": "metrics of a fine-tuned model on labelled examples",
+    "evaluate": "metrics of a fine-tuned model on labelled data, or of a pretrained one on text",
     "predict": "answers of a fine-tuned model to new examples",
     "cluster": "documents -> clusters, with their words, representatives and a picture",
     "export": "any checkpoint -> Hugging Face, Google's TF1 or StableHLO",

@@ -9,12 +9,14 @@ result would belong to neither. The schedule alone may be extended. Next to run.
 import dataclasses
 import datetime
 import fcntl
+import hashlib
 import importlib.metadata
 import json
 import os
 import platform
 import socket
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from types import NoneType
 from typing import IO, Any
 
@@ -282,6 +284,13 @@ def find_checkpoint(path: str | os.PathLike, flag: str) -> tuple[epath.Path, int
     if step is None:
         raise UserError(f"{flag}: {folder} holds no complete checkpoint")
     return folder, step
+
+
+def cache_folder(output_dir: str | os.PathLike) -> Path:
+    """A local folder for what can be made again: below the output folder, or the user's cache for a remote one."""
+    if not files.is_remote(output_dir):
+        return Path(os.fspath(output_dir), "cache")
+    return files.cache_folder() / hashlib.sha256(os.fspath(output_dir).encode()).hexdigest()[:16]
 
 
 def _versions() -> dict[str, str]:

@@ -60,15 +60,30 @@ def answer(flags: Any, wanted: str) -> None:
         _write(folder, task.family, answers, data, flags.init_checkpoint)
 
 
-def _take_run(flags: Any) -> str:
-    """Fills flags with what the run says, where they were not given; returns the folder to write to."""
+def take_folder(flags: Any) -> None:
+    """The folder of a run may be named by --output_dir alone.
+
+    Raises:
+        UserError: no model is named.
+    """
     if not flags.init_checkpoint:
         if not (flags.output_dir and (files.as_path(flags.output_dir, "--output_dir") / RUN_FILE).exists()):
             raise UserError(
-                f"--mode={flags.mode} needs --init_checkpoint: the output folder of a fine-tuning run, or another "
-                "model with the output layer of a task"
+                f"--mode={flags.mode} needs --init_checkpoint: the output folder of a run, or another model with the "
+                "output layer of a task"
             )
-        flags.init_checkpoint = flags.output_dir
+        flags.init_checkpoint, flags.output_dir = flags.output_dir, None
+
+
+def is_pretrained(flags: Any) -> bool:
+    """Whether --init_checkpoint has the heads of pretraining, and no task is named."""
+    source = checkpoints.find(flags.init_checkpoint, allow_pickled=flags.allow_pickled_weights)
+    return flags.task_name is None and checkpoints.head_of(source, flags.allow_pickled_weights) is None
+
+
+def _take_run(flags: Any) -> str:
+    """Fills flags with what the run says, where they were not given; returns the folder to write to."""
+    take_folder(flags)
     source = checkpoints.find(flags.init_checkpoint, allow_pickled=flags.allow_pickled_weights)
     if source.kind == "run" and (files.as_path(source.folder) / RUN_FILE).exists():
         run = read_run(source.folder, "--init_checkpoint")

@@ -7,7 +7,8 @@ import pytest
 from bert_jax import finetuning_options, several_runs, task_data
 from bert_jax.config import BertConfig
 from bert_jax.main import parse
-from bert_jax.modes.pretrain_options import apply_defaults, data_config, schedule_from
+from bert_jax.modes.pretrain_options import apply_defaults, data_config
+from bert_jax.schedule import schedule_from
 
 RECIPES = sorted((Path(__file__).parents[1] / "launch" / "recipes").glob("*.flags"))
 PATHS = {

@@ -7,8 +7,7 @@ from typing import Any
 from bert_jax import devices, finetuning_options, partitioning, processes, several_runs, suite, task_data, training
 from bert_jax.finetuning_run import FinetuningRun, Work
 from bert_jax.interruption import Interrupted
-from bert_jax.modes.pretrain_inputs import cache_folder
-from bert_jax.run_folder import RunFolder
+from bert_jax.run_folder import RunFolder, cache_folder
 from bert_jax.task_evaluation import Predictor, make_splits
 from bert_jax.task_setup import open_model
 from input_pipeline.errors import UserError

@@ -18,10 +18,11 @@ from bert_jax.convert import checkpoints
 from bert_jax.interruption import Interrupted
 from bert_jax.modeling import BertForPreTraining, initialize
 from bert_jax.modes.pretrain_inputs import Inputs, open_inputs
-from bert_jax.modes.pretrain_options import apply_defaults, data_config, schedule_from
+from bert_jax.modes.pretrain_options import apply_defaults, data_config
 from bert_jax.optimization import decay_summary, learning_rate_schedule, make_optimizer
 from bert_jax.report_html import write_report
 from bert_jax.run_folder import RunFolder, find_checkpoint, read_run
+from bert_jax.schedule import schedule_from
 from bert_jax.training_run import training_run
 from input_pipeline import corpus, files
 from input_pipeline.errors import UserError

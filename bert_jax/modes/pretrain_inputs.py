@@ -1,7 +1,6 @@
 """From --input_file to the two data sets of a pretraining run: for training, and held out."""
 
 import dataclasses
-import hashlib
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +9,8 @@ from typing import Any
 from bert_jax import processes
 from bert_jax.config import config_from_flags
 from bert_jax.modes.prepare import prepare_inputs
-from input_pipeline import corpus, files
+from bert_jax.run_folder import cache_folder
+from input_pipeline import corpus
 from input_pipeline.errors import UserError
 from input_pipeline.pretraining_data import PretrainingData, PretrainingDataConfig, open_stores, open_tfrecords
 from input_pipeline.token_store import TokenStore
@@ -45,14 +45,6 @@ def few_held_out(count: int) -> str:
     return (
         f"only {examples} held out, whose evaluation says little: give a larger --eval_fraction, or --eval_input_file"
     )
-
-
-def cache_folder(output_dir: str | os.PathLike) -> Path:
-    """A local folder for what can be made again: below the output folder, or the user's cache for a remote one."""
-    if not files.is_remote(output_dir):
-        return Path(os.fspath(output_dir), "cache")
-    root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "bert_jax")
-    return root / hashlib.sha256(os.fspath(output_dir).encode()).hexdigest()[:16]
 
 
 def open_inputs(

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 from bert_jax import beside_checkpoint
 from input_pipeline.errors import UserError
@@ -30,15 +30,6 @@ PAPER = {
     "learning_rate": 1e-4,
     "num_train_steps": 1_000_000,
 }
-PAPER_WARMUP_STEPS = 10_000
-MOST_STEPS = 10**9
-
-
-class Schedule(NamedTuple):
-    """Updates of the whole run, and those of the warm-up among them."""
-
-    num_train_steps: int
-    num_warmup_steps: int
 
 
 def apply_defaults(flags: Any, say: Callable[[str], None]) -> None:
@@ -82,13 +73,18 @@ def apply_defaults(flags: Any, say: Callable[[str], None]) -> None:
     if flags.output_dir is None:
         flags.output_dir = "runs/pretrain"
         say(f"--output_dir={flags.output_dir}")
-    if flags.max_predictions_per_seq is None:
-        flags.max_predictions_per_seq = max(1, math.ceil(flags.max_seq_length * flags.masked_lm_prob))
+    masked_positions(flags)
     if flags.eval_batch_size is None:
         flags.eval_batch_size = flags.train_batch_size
     for name, value in (("save_checkpoints_steps", 1000), ("optimizer", "bert_adam"), ("eval_fraction", 0.02)):
         if getattr(flags, name) is None:
             setattr(flags, name, value)
+
+
+def masked_positions(flags: Any) -> None:
+    """Fills --max_predictions_per_seq with room for the share that is masked."""
+    if flags.max_predictions_per_seq is None:
+        flags.max_predictions_per_seq = max(1, math.ceil(flags.max_seq_length * flags.masked_lm_prob))
 
 
 def data_config(flags: Any) -> PretrainingDataConfig:
@@ -110,17 +106,3 @@ def data_config(flags: Any) -> PretrainingDataConfig:
         sampling_exponent=flags.sampling_exponent,
         eval_fraction=0.0 if flags.eval_input_file else flags.eval_fraction,
     )
-
-
-def schedule_from(flags: Any, examples_per_epoch: int) -> Schedule:
-    """Steps and warm-up. Epochs are turned into steps, rounded up."""
-    steps = flags.num_train_steps
-    if steps is None:
-        steps = max(1, math.ceil(flags.num_train_epochs * examples_per_epoch / flags.train_batch_size))
-        if steps > MOST_STEPS:
-            raise UserError(f"--num_train_epochs={flags.num_train_epochs} are {steps} updates, more than {MOST_STEPS}")
-    if flags.num_warmup_steps is not None:
-        return Schedule(steps, flags.num_warmup_steps)
-    if flags.warmup_proportion is not None:
-        return Schedule(steps, int(steps * flags.warmup_proportion))
-    return Schedule(steps, min(PAPER_WARMUP_STEPS, steps // 10))
