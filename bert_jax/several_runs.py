@@ -98,6 +98,7 @@ def run_all(flags: Any, planned: list[dict[str, Any]], work: Work, folder: RunFo
     processes.say(runs_table.text_table(runs))
     best = runs_table.summary(runs)["best_run"]
     processes.say(f"the best run is {folder.path / best}: the others keep no weights" if best else "all runs failed")
+    processes.say(f"all runs side by side are in {folder.path / 'report.html'}")
     return next((run["metrics"] for run in runs if run["name"] == best), {})
 
 
