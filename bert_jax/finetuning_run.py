@@ -1,5 +1,6 @@
 """One fine-tuning run in its folder: from the parameters it begins with to predictions, metrics and report."""
 
+import contextlib
 import functools
 import hashlib
 import json
@@ -13,6 +14,7 @@ import optax
 from jax.sharding import Mesh
 
 from bert_jax import inference, initial_parameters, partitioning, processes, training
+from bert_jax.interruption import Interrupted
 from bert_jax.optimization import decay_summary, layer_rate_scale, learning_rate_schedule, linear_rate, make_optimizer
 from bert_jax.run_folder import RunFolder
 from bert_jax.schedule import schedule_from
@@ -222,6 +224,8 @@ class FinetuningRun:
         state = self._state(run)
         if run.start_step == total:
             return state
+        if self._lacks_evaluation(run):
+            self._evaluate(run, run.start_step, state)
 
         def compile_first(compile_it):
             run.reporter.status("compiling")
@@ -301,9 +305,16 @@ class FinetuningRun:
         return partitioning.to_global_batch(self.mesh, {name: x[rows] for name, x in arrays.items()}, count)
 
     def _evaluate(self, run: TrainingRun, step: int, state: Any) -> None:
-        results = joined_metrics(self._answers(run, step, state, final=False))
-        if results:
-            run.reporter.evaluation(step, results)
+        with contextlib.suppress(Interrupted):  # training is asked next, and saves before it stops
+            results = joined_metrics(self._answers(run, step, state, final=False))
+            if results:
+                run.reporter.evaluation(step, results)
+
+    def _lacks_evaluation(self, run: TrainingRun) -> bool:
+        """Whether the run was stopped when it had saved this step and not yet evaluated it."""
+        step, every = run.start_step, self.flags.eval_every_steps
+        due = every and step % every == 0 and 0 < step < self.schedule.num_train_steps
+        return bool(due) and not processes.from_first(lambda: run.reporter.has_evaluation(step))
 
     def _answers(self, run: TrainingRun, step: int, state: Any, final: bool) -> list[Answers]:
         answers = []
