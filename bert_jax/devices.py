@@ -35,7 +35,8 @@ def start(flags: Any) -> None:
             raise UserError(f"--coordinator_address={address} must be HOST:PORT, the same for all processes")
         if index >= count:
             raise UserError(f"--process_id={index} must be below --num_processes={count}")
-        _join(address, count, index)
+        if not jax.distributed.is_initialized():  # the tasks of a suite start one after the other
+            _join(address, count, index)
         # JAX's runtime has taken SIGTERM over; this gives it back to the handler that Python knows of.
         signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM))
     precision = flags.matmul_precision or ("highest" if flags.precision == "f32" else "default")

@@ -52,9 +52,10 @@ def run_task(flags: Any, name: str) -> dict[str, Any]:
     if data.kind == "span":
         flags.version_2_with_negative = data.version_2
     finetuning_options.apply_defaults(flags, data.kind, data.version_2, processes.say, searched)
-    model = open_model(flags, data, processes.say)
+    # The other processes have to be joined before JAX is used, and reading weights does that.
     devices.start(flags)
     devices.check_same_flags(flags.flag_values_dict())
+    model = open_model(flags, data, processes.say)
     mesh = partitioning.make_mesh(flags.mesh)
     planned = several_runs.plan(flags, searched)
     for size in sorted({settings["train_batch_size"] for settings in planned}):
