@@ -252,7 +252,7 @@ SCALES: dict[str, Scale] = {
                     "--train_batch_size=32",
                     "--num_train_steps=1500",
                     "--num_warmup_steps=150",
-                    "--learning_rate=1e-3",
+                    "--learning_rate=5e-4",
                     "--precision=f32",
                     # Text of this size is not overfitted in so few steps.
                     "--hidden_dropout_prob=0",
@@ -264,7 +264,7 @@ SCALES: dict[str, Scale] = {
         checkpoints=("--save_checkpoints_steps=300", "--keep_checkpoints=5"),
         vocab_size=4096,
         finetuning={
-            "": ("--max_seq_length=64", "--train_batch_size=32", "--num_train_steps=300", "--learning_rate=5e-4"),
+            "": ("--max_seq_length=64", "--train_batch_size=32", "--num_train_steps=300", "--learning_rate=3e-4"),
             "squad": ("--doc_stride=16", "--max_query_length=16"),
             "ner_features": ("--learning_rate=2e-3", "--head_lstm={hidden},{hidden}"),
         },

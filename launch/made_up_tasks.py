@@ -6,9 +6,9 @@ sentences of the builtin corpus, and training and dev examples come from differe
     MNLI      the second sentence follows the first (entailment), is of the same document (neutral) or of another one
     QNLI      the second sentence follows the first, or is of another document
     MRPC      the two texts are halves of one sentence, or not
-    SST-2     the words are in their order, or three pairs of neighbours have changed places
-    SQuAD     the context has words of several kinds hidden behind names; the question asks for the name of one kind
-    CoNLL     names stand for hidden words and are tagged with the kind of word, which only the context tells
+    SST-2     names stand for words of one of two kinds, text or number, which only the context tells
+    SQuAD     names stand for words of several kinds, and the question asks for the name of one kind
+    CoNLL     names stand for words of several kinds, and are tagged with their kind
 
 A score on them says nothing about the tasks whose files they resemble.
 """
@@ -23,7 +23,7 @@ from typing import Any
 from input_pipeline import builtin_corpus, files
 from input_pipeline.errors import UserError
 
-TRAIN, DEV = 2000, 500  # examples of each task
+TRAIN, DEV = 8000, 500  # examples of each task
 SEED = 12345
 
 # Words that may be hidden, by kind.
@@ -34,6 +34,7 @@ KINDS = {
     "CODE": "function method class module object instance code",
     "FILE": "file files path directory stream socket",
 }
+_TWO = ("TEXT", "NUMBER")  # those of SST-2
 _KIND_OF = {word: kind for kind, words in KINDS.items() for word in words.split()}
 _WORDS = re.compile(r"\w+|[^\w\s]")
 
@@ -84,13 +85,12 @@ def mrpc(rng: random.Random, docs: Documents) -> tuple[str, str, str]:
 
 
 def sst2(rng: random.Random, docs: Documents) -> tuple[str, str]:
-    """A sentence and whether its words stand in their order."""
-    words = list(rng.choice(rng.choice(docs)))
-    right = rng.random() < 0.5
-    if not right:
-        for place in rng.sample(range(len(words) // 2), 3):
-            words[2 * place : 2 * place + 2] = reversed(words[2 * place : 2 * place + 2])
-    return " ".join(words), str(int(right))
+    """A sentence with names for words of one kind, and whether they are numbers."""
+    label = rng.randrange(2)
+    while True:
+        shown, tags = hidden(rng, rng.choice(rng.choice(docs)))
+        if set(tags) == {"O", f"B-{_TWO[label]}"}:
+            return " ".join(shown), str(label)
 
 
 def _name(rng: random.Random) -> str:
