@@ -14,6 +14,7 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 import pytest
+import small_tasks
 
 RECORDED_RUN = Path(__file__).with_name("recorded_run.py")
 WORDS = "the a cat dog sat ran on under mat tree big small and then it was red blue here there".split()
@@ -190,6 +191,12 @@ def tiny_bert_folder(data, tmp_path_factory):
     pieces += [f"[unused{number}]" for number in range(97 - len(pieces))]
     (folder / "vocab.txt").write_text("\n".join(pieces) + "\n")
     return folder
+
+
+@pytest.fixture(scope="session")
+def tasks(tmp_path_factory):
+    """small_tasks.Tasks."""
+    return small_tasks.Tasks(tmp_path_factory.mktemp("tasks"))
 
 
 @pytest.fixture
