@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from absl import flags
 
 from bert_jax.main import EXIT_FAILED, EXIT_STOPPED, EXIT_USER_ERROR, parse
-from input_pipeline import files
+from input_pipeline import conll_data, files, glue_data, squad_data
 from input_pipeline.errors import UserError
 from input_pipeline.token_store import is_token_store
 from launch import made_up_tasks
@@ -198,21 +198,41 @@ def task_folder(setup: str, options: Options) -> str | None:
     """The folder of a task in --data_dir; None where the made-up one is used.
 
     Raises:
-        UserError: it is not there, and nothing may stand in for it.
+        UserError: nothing may stand in for --data_dir, or it is no folder.
     """
     folders = SETUPS[setup].folders
-    if options.data_dir:
-        root = files.as_path(options.data_dir, "--data_dir")
-        with files.user_errors(root, "--data_dir"):
+    if not options.data_dir:
+        if options.may_make_up:
+            return None
+        raise UserError("--data_dir is missing: the folder with MNLI, QNLI, MRPC, SST-2, squad and conll2003")
+    root = files.as_path(options.data_dir, "--data_dir")
+    with files.user_errors(root, "--data_dir"):
+        found = next((folder for folder in folders if (root / folder).is_dir()), None)
+        if not found and options.may_make_up:
             if not root.is_dir():
                 raise UserError(f"--data_dir={options.data_dir} is no folder")
-            if found := next((folder for folder in folders if (root / folder).is_dir()), None):
-                return os.fspath(root / found)
-    if options.may_make_up:
-        return None
-    if not options.data_dir:
-        raise UserError("--data_dir is missing: the folder with MNLI, QNLI, MRPC, SST-2, squad and conll2003")
-    raise UserError(f"--data_dir={options.data_dir} has no folder {' or '.join(folders)}")
+            return None
+    return f"{options.data_dir}/{found or folders[0]}"
+
+
+def check_data(steps: Iterable[Step], options: Options) -> None:
+    """Finds the files of all tasks before anything is pretrained, which may take days.
+
+    Raises:
+        UserError: a task has no file to train on or to evaluate on.
+    """
+    for step in steps:
+        flags = parse([MAIN, *step.arguments]) if step.folder.startswith("finetune") else None
+        if flags is None or flags.data_dir.startswith(f"{options.output_dir}/data/"):
+            continue
+        if flags.task_name in glue_data.TASKS:
+            glue_data.find(flags.task_name, flags.data_dir)
+            continue
+        squad = flags.task_name == "squad"
+        found = squad_data.find(flags.data_dir, False) if squad else conll_data.find(flags.data_dir)
+        for split in ("train", "dev"):
+            if split not in found:
+                raise UserError(f"--data_dir: {flags.data_dir} holds no {split} file of {flags.task_name}")
 
 
 def plan(tables: Sequence[Table], options: Options) -> list[Step]:
@@ -406,6 +426,7 @@ def main(argv: list[str] | None = None) -> int:
             return 0
         steps = plan(tables, options)
         if not values.dry_run:
+            check_data(steps, options)
             return run(steps, tables, options, execute)
         for step in steps:
             print(f"# {step.folder}\n{shlex.join(['python', *step.command[1:]])}")

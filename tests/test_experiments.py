@@ -205,12 +205,39 @@ def test_mistakes_are_told_in_one_line(capsys, arguments, message):
     assert said.startswith("error: ") and said.count("\n") == 1 and message in said
 
 
-def test_the_papers_scale_lacks_a_task_or_the_text(capsys, data):
-    (data / "SQuAD").rmdir()
-    assert main(["experiments", "--table=5", "--scale=paper", f"--data_dir={data}"]) == 2
-    assert capsys.readouterr().err == f"error: --data_dir={data} has no folder squad or SQuAD\n"
+def test_the_papers_scale_needs_a_text(capsys, data):
     assert main(["experiments", "--table=8", "--scale=paper", f"--data_dir={data}"]) == 2
     assert "--input_file is missing" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("files", "said"),
+    [
+        ([], "--data_dir: {data}/MNLI"),
+        (["MNLI/train.tsv", "MNLI/dev_matched.tsv"], "--data_dir: {data}/conll2003"),
+        (["MNLI/train.tsv", "MNLI/dev_matched.tsv", "conll2003/eng.train"], "{data}/conll2003 holds no dev file"),
+    ],
+)
+def test_files_of_tasks_are_looked_for_before_anything_is_run(capsys, tmp_path, files, said):
+    data = tmp_path / "data"
+    for file in ["MNLI/readme", "conll2003/readme", *files]:
+        (data / file).parent.mkdir(parents=True, exist_ok=True)
+        (data / file).touch()
+    argv = ["experiments", "--table=8", "--scale=paper", f"--data_dir={data}", "--input_file=text"]
+    assert main([*argv, f"--output_dir={tmp_path}/out"]) == 2
+    shown = capsys.readouterr().err
+    assert said.format(data=data) in shown and shown.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_made_up_tasks_stand_in_for_those_that_are_not_there(data):
+    for folder in data.iterdir():
+        if folder.name != "glue":
+            folder.rmdir() if not list(folder.iterdir()) else (folder / "conll2003").rmdir()
+    options = Options(SCALES["cpu"], "out", data_dir=str(data))
+    found = by_folder(options, [TABLES["8"]])
+    assert found["finetune/bert/mnli"].data_dir == f"{data}/glue/MNLI"
+    assert found["finetune/bert/ner"].data_dir == "out/data/conll2003"
 
 
 def test_dry_run(capsys, tmp_path):
