@@ -4,8 +4,11 @@ Files carry these names and unrounded values; titles and rounding are for the te
 """
 
 import dataclasses
+import re
 import types
 from collections.abc import Mapping
+
+_OF_SQUAD = re.compile("((HasAns|NoAns|best)_)?(exact|exact_match|f1)")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -14,8 +17,7 @@ class Metric:
 
     Attributes:
         title: what people call it.
-        kind: "loss" (nats), "share" (in [0, 1], or already in percent; shown in percent), "rate", "seconds", "count"
-            or "number".
+        kind: "loss" (nats), "share" (in [0, 1], shown in percent), "rate", "seconds", "count" or "number".
         smooth: whether it is noisy from step to step, so that a curve of it is easier to read when smoothed.
     """
 
@@ -34,7 +36,6 @@ METRICS: Mapping[str, Metric] = types.MappingProxyType(
         "unigram_loss": Metric("unigram loss", "loss"),  # predicting by frequency in the training text
         "next_sentence_loss": Metric("next-sentence loss", "loss"),
         "next_sentence_accuracy": Metric("next-sentence accuracy", "share"),
-        "accuracy": Metric("accuracy", "share"),
         "matthews_correlation": Metric("Matthews' correlation"),
         "f1": Metric("F1", "share"),
         "precision": Metric("precision", "share"),
@@ -43,6 +44,15 @@ METRICS: Mapping[str, Metric] = types.MappingProxyType(
         "f1_micro": Metric("micro F1", "share"),
         "exact_match": Metric("exact match", "share"),
         "exact": Metric("exact match", "share"),
+        "HasAns_exact": Metric("exact match where there is an answer", "share"),
+        "HasAns_f1": Metric("F1 where there is an answer", "share"),
+        "NoAns_exact": Metric("right where there is none", "share"),
+        "NoAns_f1": Metric("F1 where there is none", "share"),
+        "best_exact": Metric("exact match with the best threshold", "share"),
+        "best_exact_thresh": Metric("threshold for exact match"),
+        "best_f1": Metric("F1 with the best threshold", "share"),
+        "best_f1_thresh": Metric("threshold for F1"),
+        "accuracy": Metric("accuracy", "share"),
         "pearson": Metric("Pearson's correlation"),
         "spearman": Metric("Spearman's correlation"),
         "mean_squared_error": Metric("mean squared error"),
@@ -70,6 +80,16 @@ def metric(name: str) -> Metric:
     return dataclasses.replace(METRICS[known], title=METRICS[known].title + rest)
 
 
+def as_shares(metrics: Mapping[str, object]) -> dict[str, object]:
+    """Metrics with all shares in [0, 1]: those of SQuAD are percentages, as its official program has them."""
+    if not ("exact" in metrics or "exact_match" in metrics):
+        return dict(metrics)
+    return {
+        name: value / 100 if is_number(value) and _OF_SQUAD.fullmatch(name) else value
+        for name, value in metrics.items()
+    }
+
+
 def numbers_in_order(line: Mapping[str, object]) -> list[str]:
     """The names of the numbers in `line`, in the order of METRICS; a task's own metrics come last."""
     places = {name: place for place, name in enumerate(METRICS)}
@@ -79,7 +99,10 @@ def numbers_in_order(line: Mapping[str, object]) -> list[str]:
 
 def metrics_text(metrics: Mapping[str, object]) -> str:
     """All numbers in one line, such as "loss 0.4058, accuracy 82.8%, examples 872"."""
-    return ", ".join(f"{metric(name).title} {format_value(name, metrics[name])}" for name in numbers_in_order(metrics))
+    metrics = as_shares(metrics)
+    undefined = [f"{metric(name).title} is not defined" for name, value in metrics.items() if value is None]
+    shown = [f"{metric(name).title} {format_value(name, metrics[name])}" for name in numbers_in_order(metrics)]
+    return ", ".join(shown + undefined)
 
 
 def is_number(value: object) -> bool:
@@ -94,8 +117,8 @@ def format_value(name: str, value: object) -> str:
     if not is_number(value):
         return str(value)
     kind = metric(name).kind
-    if kind == "share":  # the official metrics of SQuAD are percentages
-        return f"{value if value > 1 else 100 * value:.1f}%"
+    if kind == "share":
+        return f"{100 * value:.1f}%"
     if kind == "loss":
         return f"{value:.4f}"
     if kind == "count":

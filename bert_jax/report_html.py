@@ -11,7 +11,7 @@ from typing import Any
 
 from bert_jax import task_report
 from bert_jax.json_lines import read_lines
-from bert_jax.metric_names import format_seconds, format_value, is_number, metric, numbers_in_order
+from bert_jax.metric_names import as_shares, format_seconds, format_value, is_number, metric, numbers_in_order
 from bert_jax.report_chart import draw, evaluation_series, training_series
 from bert_jax.report_template import HEAD, SCRIPT, STYLE
 from input_pipeline.files import as_path, user_errors, write_bytes_atomic
@@ -61,7 +61,8 @@ def write_report(output_dir: str | os.PathLike) -> str:
     folder = as_path(output_dir)
     run, facts, results = (_read_json(folder / f"{name}.json") for name in ("run", "facts", "eval_results"))
     lines = _by_step(read_lines(folder / "metrics.jsonl", FLAG))
-    evaluations = _by_step(read_lines(folder / "eval_metrics.jsonl", FLAG))
+    results = as_shares(results)
+    evaluations = [as_shares(line) for line in _by_step(read_lines(folder / "eval_metrics.jsonl", FLAG))]
     if not evaluations and is_number(results.get("step")):
         evaluations = [results]
     review = task_report.sections(_read_json(folder / task_report.FILE))

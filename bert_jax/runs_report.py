@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from string import Template
 from typing import Any
 
-from bert_jax.metric_names import format_value, metric, numbers_in_order
+from bert_jax.metric_names import as_shares, format_value, metric, numbers_in_order
 from bert_jax.report_parts import notes, run_link, text, tiles
 from bert_jax.report_template import HEAD, STYLE
 from bert_jax.runs_picture import STYLE as PICTURE_STYLE
@@ -155,7 +155,7 @@ def _runs_table(folder, runs: Sequence[Run], found: Mapping[str, Any]) -> str:
     heads = ["run", *(TITLES.get(name, name) for name in settings), *(metric(name).title for name in metrics)]
     rows = []
     for run in runs:
-        values = run.get("metrics") or {}
+        values = as_shares(run.get("metrics") or {})
         cells = [f'<th scope="row" class="name">{run_link(run["name"], run.get("folder"), folder)}</th>']
         cells += [_cell(run["settings"].get(name), setting_text(run["settings"].get(name))) for name in settings]
         cells += [_cell(values.get(name), number_text(name, values.get(name))) for name in metrics]

@@ -11,7 +11,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bert_jax.metric_names import format_value, is_number, metric
+from bert_jax.metric_names import as_shares, format_value, is_number, metric
 from bert_jax.prediction_tables import write_table
 
 SEED = "seed"
@@ -21,8 +21,8 @@ Run = Mapping[str, Any]
 
 
 def score(run: Run) -> float | None:
-    """The run's main metric; None where the run failed."""
-    value = (run.get("metrics") or {}).get(run["main_metric"])
+    """The run's main metric, a share in [0, 1] where it is one; None where the run failed."""
+    value = as_shares(run.get("metrics") or {}).get(run["main_metric"])
     return value if is_number(value) and math.isfinite(value) else None
 
 

@@ -141,7 +141,9 @@ def open_data(flags: Any, name: str, wanted: Sequence[str], labels: Sequence[str
             raise UserError(f"{splits[split].source} holds no examples for {split}")
         if split == "train" and not labels and kind != "tagging":
             labels = _labels(name, kind, splits)
-    if flags.eval_fraction and "train" in splits and not any(split.startswith("dev") for split in splits):
+    if flags.eval_fraction and "train" in splits:
+        if any(split.startswith("dev") for split in splits):
+            raise UserError(f"--eval_fraction={flags.eval_fraction}: --data_dir has labelled examples to evaluate on")
         splits = _hold_out(splits, flags.eval_fraction, flags.seed)
     known = glue_data.TASKS.get(name)
     return TaskData(

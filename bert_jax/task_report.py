@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from bert_jax import review_mistakes, review_pictures
-from bert_jax.metric_names import metric, numbers_in_order
+from bert_jax.metric_names import as_shares, metric, numbers_in_order
 from bert_jax.report_parts import notes, table, text, value_text
 
 FILE = "review.json"
@@ -48,7 +48,7 @@ def sections(reviews: Mapping[str, Any]) -> Sections:
 
 def _metrics(reviews: Mapping[str, Any]) -> str:
     """A table of all metrics, a column for each split."""
-    tables = {split: one["metrics"] for split, one in reviews.items() if one.get("metrics")}
+    tables = {split: as_shares(one["metrics"]) for split, one in reviews.items() if one.get("metrics")}
     if not tables:
         return ""
     together: dict[str, Any] = {}

@@ -33,7 +33,9 @@ def evaluate(flags: Any) -> None:
     if not getattr(flags, name):
         raise UserError("--eval_input_file is missing: the text to evaluate a pretrained model on")
     source = checkpoints.find(flags.init_checkpoint, allow_pickled=flags.allow_pickled_weights)
-    path = flags.output_dir or os.path.join(source.folder, "evaluate")
+    path = flags.output_dir
+    if not path or files.as_path(path, "--output_dir") == files.as_path(source.folder):
+        path = os.path.join(source.folder, "evaluate")  # the run's own results stay
     devices.start(flags)
     devices.check_same_flags(flags.flag_values_dict())
     mesh = partitioning.make_mesh(flags.mesh)

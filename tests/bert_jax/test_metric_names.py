@@ -3,6 +3,7 @@ import pytest
 from bert_jax.metric_names import (
     METRICS,
     Metric,
+    as_shares,
     format_seconds,
     format_value,
     is_number,
@@ -54,7 +55,15 @@ def test_numbers_come_in_the_order_in_which_they_are_shown():
 
 def test_metrics_in_one_line():
     metrics = {"examples": 872, "accuracy": 0.8284, "loss": 0.40577, "pearson": None, "scheme": "conlleval"}
-    assert metrics_text(metrics) == "loss 0.4058, accuracy 82.8%, examples 872"
+    shown = "loss 0.4058, accuracy 82.8%, examples 872, Pearson's correlation is not defined"
+    assert metrics_text(metrics) == shown
+
+
+def test_percentages_of_squad_are_shares():
+    metrics = {"exact": 50.0, "f1": 0.5, "best_f1": 75.0, "best_f1_thresh": -2.5, "NoAns_f1": None, "examples": 3}
+    shares = {"exact": 0.5, "f1": 0.005, "best_f1": 0.75, "best_f1_thresh": -2.5, "NoAns_f1": None, "examples": 3}
+    assert as_shares(metrics) == shares
+    assert as_shares({"f1": 0.5, "precision": 0.4}) == {"f1": 0.5, "precision": 0.4}
 
 
 def test_what_is_a_number():

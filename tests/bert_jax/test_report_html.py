@@ -153,7 +153,7 @@ def test_an_evaluation_alone(folder):
     dump(folder, "eval_results.json", {"step": 7, "accuracy": 0.875, "matthews_correlation": 0.75, "labels": {"a": 1}})
     page = report(folder)
     assert "87.5%" in page.text and "Matthews' correlation" in page.text and "a=1" in page.text
-    assert [one["series"][0]["values"] for one in page.data] == [[0.875], [0.75]]
+    assert [one["series"][0]["values"] for one in page.data] == [[0.75], [0.875]]
 
 
 def test_beside_a_table_of_metrics_one_evaluation_makes_no_curve(folder):
