@@ -122,7 +122,7 @@ def open_model(flags: Any, data: TaskData, message: Callable[[str], None]) -> Ta
         config, notes = checkpoints.config_of(source, config, flags.hidden_act)
         for note in notes:
             message(f"{source}: {note}")
-    check_lengths(flags, config, tokenizer)
+    check_length(flags, config)
     head = make_head_from_flags(flags, data)
     if head.features.endswith("last_4") and config.num_hidden_layers < 4:
         raise UserError(f"--head_features={head.features}: the model has {config.num_hidden_layers} layers only")
@@ -138,17 +138,14 @@ def make_task(flags: Any, data: TaskData, config: BertConfig, head: TaskHead, to
     return FinetuningTask(module, make_family(flags, data, head, tokenizer), flags.freeze_encoder)
 
 
-def check_lengths(flags: Any, config: BertConfig, tokenizer: Tokenizer) -> None:
-    """Raises UserError for a sequence length or a vocabulary that the model cannot have."""
+def check_length(flags: Any, config: BertConfig) -> None:
+    """Raises UserError for a --max_seq_length that the model cannot have."""
     most = config.max_position_embeddings
     if not PAIR_SPECIAL <= flags.max_seq_length <= most:
         raise UserError(
             f"--max_seq_length={flags.max_seq_length} must be between {PAIR_SPECIAL} (the special tokens of a pair) "
             f"and {most} (max_position_embeddings)"
         )
-    for name in ("cls", "sep", "pad"):
-        if getattr(tokenizer, f"{name}_id") is None:
-            raise UserError(f"--vocab_file={flags.vocab_file} has no [{name.upper()}]")
 
 
 def _load(flags, config, head, source, message) -> tuple[TaskHead, dict[str, Any]]:

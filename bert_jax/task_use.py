@@ -13,7 +13,7 @@ from bert_jax.metric_names import metrics_text
 from bert_jax.report_html import write_report
 from bert_jax.run_folder import RUN_FILE, read_run
 from bert_jax.task_evaluation import Answers, Predictor, joined_metrics, make_splits, warnings_of, write_answers
-from bert_jax.task_setup import check_lengths, make_task
+from bert_jax.task_setup import check_length, make_task
 from input_pipeline import files
 from input_pipeline.errors import UserError
 
@@ -49,7 +49,7 @@ def answer(flags: Any, wanted: str) -> None:
     bert = load_from_flags(flags, processes.say)
     if flags.max_seq_length is None:
         flags.max_seq_length = min(_DEFAULT_LENGTHS.get(head.kind, 128), bert.config.max_position_embeddings)
-    check_lengths(flags, bert.config, bert.tokenizer)
+    check_length(flags, bert.config)
     if head.pools:
         bert.needs("pooler", head.kind)
     task = make_task(flags, data, bert.config, head, bert.tokenizer)
