@@ -2,7 +2,6 @@
 
 import json
 import os
-import random
 import re
 import signal
 import sys
@@ -10,6 +9,8 @@ import threading
 from pathlib import Path
 
 import pytest
+from small_bert import loaded as small_bert
+from small_bert import write_run
 
 from bert_jax import finetuning_options, heads
 from bert_jax.config import BertConfig
@@ -371,23 +372,22 @@ def test_a_signal_stops_the_command_first(tmp_path):
 
 
 def test_one_experiment_for_real(tmp_path, monkeypatch, capsys):
-    """Everything but the processes: from text to a cell of the table."""
-    words = "the list holds a string and returns another name of file".split()
-    rng = random.Random(1)
-    text = "\n\n".join("\n".join(f"{' '.join(rng.sample(words, 9))} ." for _ in range(5)) for _ in range(60))
-    (tmp_path / "text.txt").write_text(text)
-    small = list(made_up_tasks.make((24, 8)))
-    monkeypatch.setattr(made_up_tasks, "make", lambda: small)
+    """Everything but the processes: from made-up data and weights to a cell of the table."""
+    small_data = list(made_up_tasks.make((24, 8)))
+    monkeypatch.setattr(made_up_tasks, "make", lambda: small_data)
+    weights = write_run(tmp_path / "bert", small_bert())
 
     def in_process(command):
         return made_up_tasks.main(command[2:]) if command[2] != MAIN else bert_jax_main(command[2:])
 
-    extra = ["--num_train_steps=2", "--num_warmup_steps=0", "--train_batch_size=4", "--max_seq_length=16"]
-    extra += ["--max_predictions_per_seq=3", "--num_workers=1"]
-    argv = ["experiments", "--table=6", "--only=3-768-12/sst2", f"--input_file={tmp_path}/text.txt"]
+    extra = ["--num_train_steps=2", "--train_batch_size=4", "--max_seq_length=16", "--num_workers=1"]
+    argv = ["experiments", "--table=7", "--only=weighted_all", f"--init_checkpoint={weights}"]
     _, tables, options = read_command_line([*argv, f"--output_dir={tmp_path}/out", "--", *extra])
-    options = options._replace(scale=options.scale._replace(vocab_size=80))
+    options = options._replace(scale=options.scale._replace(hidden=8))
     assert run(plan(tables, options), tables, options, in_process) == 0
-    assert re.search(
-        r"\| 3, 768, 12 \| [\d.]+ \| 5.84 \| - \| 77.9 \| - \| 79.8 \| \d+\.\d \| 88.4 \|", capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert re.search(r"\| features: weighted sum of all layers \| \d+\.\d \| 95\.5 \|", shown)
+    results = json.loads(
+        Path(options.output_dir, "finetune/bert_weighted_all/ner_features/eval_results.json").read_text()
     )
+    assert f"{100 * results['f1']:.1f} | 95.5" in shown
