@@ -174,7 +174,8 @@ class FinetuningRun:
                     run.reporter.warning(warning)
             if processes.is_first():
                 names = write_answers(self.folder.path, self.task.family, answers, self.work.data.submission)
-                run.reporter.message(f"written to {os.fspath(self.folder.path)}: {', '.join(names)}")
+                if names:
+                    run.reporter.message(f"written to {os.fspath(self.folder.path)}: {', '.join(names)}")
         return results
 
     def _earlier_results(self) -> dict[str, Any]:

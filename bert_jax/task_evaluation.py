@@ -17,6 +17,7 @@ from bert_jax.rate_display import RateDisplay
 from bert_jax.task_data import TaskData, is_labelled
 from bert_jax.tasks.family import Family
 from input_pipeline import files
+from input_pipeline.errors import UserError
 from input_pipeline.feature_cache import build_features
 from input_pipeline.task_features import NO_LABEL, Features
 
@@ -147,26 +148,28 @@ def write_answers(
         submission: split -> name of the leaderboard's file.
 
     Returns:
-        The names of the files, and lines for the user.
+        The names of the files. That examples are not those of the leaderboard is said, and no table written for it.
     """
-    names, notes, review = [], [], {}
+    names, tables, review = [], [], {}
     for answer in answers:
         split = answer.split
         names += family.write(folder, stem_of(split.name, [other.split.name for other in answers]), *_two(answer))
         if split.name in submission:
             labels = [getattr(prediction, "label", prediction) for prediction in answer.predictions]
             ids = [example.id for example in split.examples]
-            names.append(os.path.basename(glue_submission.write(folder, submission[split.name], ids, labels)))
+            try:
+                tables.append(glue_submission.write(folder, submission[split.name], ids, labels))
+            except UserError as error:
+                processes.say(f"no table for the leaderboard: {error}")
         if answer.metrics is not None:
             review[split.name] = {"metrics": answer.metrics, "review": family.review(*_two(answer))}
-    if any(answer.split.name in submission for answer in answers):
-        path, _ = glue_submission.zip_folder(folder)
-        names.append(os.path.basename(path))
+    if tables:
+        tables.append(glue_submission.zip_folder(folder)[0])
     if review:
         files.write_bytes_atomic(
             files.as_path(folder) / REVIEW_FILE, json.dumps(_plain(review), allow_nan=False).encode()
         )
-    return [*(os.path.basename(name) for name in names), *notes]
+    return [os.path.basename(name) for name in (*names, *tables)]
 
 
 def _two(answer: Answers) -> tuple[list, list]:

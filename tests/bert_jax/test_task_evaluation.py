@@ -86,8 +86,8 @@ def test_what_is_written_of_all_splits(tmp_path):
     assert names == [
         "eval_predictions.tsv",
         "predictions.tsv",
-        "MNLI-m.tsv",
         "predictions_diagnostic.tsv",
+        "MNLI-m.tsv",
         "AX.tsv",
         "submission.zip",
     ]
@@ -98,6 +98,14 @@ def test_what_is_written_of_all_splits(tmp_path):
     assert review["dev_matched"]["review"]["wrong"] == 1
     assert write_answers(tmp_path / "plain", FAMILY, several[1:2], {}) == ["predictions.tsv"]
     assert os.listdir(tmp_path / "plain") == ["predictions.tsv"]
+
+
+def test_own_examples_are_predicted_without_a_table_for_the_leaderboard(tmp_path, capfd):
+    own = answers("test", [None, None], ["neutral", "neutral"])
+    own.split.examples[0] = own.split.examples[0]._replace(id="first")
+    assert write_answers(tmp_path, FAMILY, [own], {"test": "MNLI-m.tsv"}) == ["predictions.tsv"]
+    assert os.listdir(tmp_path) == ["predictions.tsv"]
+    assert "no table for the leaderboard: MNLI-m.tsv: the index of an example is 'first'" in capfd.readouterr().err
 
 
 class Task(NamedTuple):
