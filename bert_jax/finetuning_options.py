@@ -16,7 +16,12 @@ _DEFAULTS = {
 
 
 def apply_defaults(
-    flags: Any, kind: str, version_2: bool, say: Callable[[str], None], searched: Collection[str] = ()
+    flags: Any,
+    kind: str,
+    version_2: bool,
+    say: Callable[[str], None],
+    searched: Collection[str] = (),
+    trained_length: int | None = None,
 ) -> None:
     """Fills flags that were not given, and says so.
 
@@ -24,10 +29,19 @@ def apply_defaults(
         kind: of heads.KINDS.
         version_2: questions may have no answer.
         searched: flags that get values later.
+        trained_length: tokens of the sequences that the weights were trained on, where that is known.
     """
     defaults = _DEFAULTS["classification"] | _DEFAULTS.get(kind, {})
     if version_2:
         defaults |= _DEFAULTS["span of version 2"]
+    if trained_length and flags.max_seq_length is None and trained_length < defaults["max_seq_length"]:
+        flags.max_seq_length = trained_length
+        say(f"--max_seq_length={trained_length}, as in the training of --init_checkpoint")
+    elif trained_length and (flags.max_seq_length or 0) > trained_length:
+        say(
+            f"--init_checkpoint was trained on {trained_length} tokens: what it has for later positions, up to "
+            f"--max_seq_length={flags.max_seq_length}, is random"
+        )
     if flags.num_train_steps is not None:
         del defaults["num_train_epochs"]
     chosen = {name: value for name, value in defaults.items() if name not in searched and getattr(flags, name) is None}
@@ -60,7 +74,13 @@ def check(flags: Any) -> None:
         raise UserError(f"--num_train_epochs={flags.num_train_epochs} must be above 0")
     if flags.grid_search and flags.num_train_steps is not None:
         raise UserError("--grid_search searches over epochs: --num_train_steps leaves nothing of that")
-    if flags.freeze_encoder and flags.layer_lr_decay != 1.0:
-        raise UserError("--freeze_encoder and --layer_lr_decay exclude each other: frozen layers do not learn")
+    if flags.freeze_encoder and (flags.layer_lr_decay != 1.0 or flags.reinit_layers):
+        other = "reinit_layers" if flags.reinit_layers else "layer_lr_decay"
+        raise UserError(f"--freeze_encoder and --{other} exclude each other: frozen layers do not learn")
+    if flags.input_file or flags.eval_input_file:
+        raise UserError("--input_file is text to pretrain on; the examples of a task are --train_file or --data_dir")
+    if not flags.evaluate_at_end or flags.max_eval_steps is not None:
+        other = "noevaluate_at_end" if not flags.evaluate_at_end else "max_eval_steps"
+        raise UserError(f"--{other} is for pretrain; a task is evaluated on all of --eval_file, where that is given")
     if flags.eval_fraction is not None and flags.eval_file:
         raise UserError("--eval_fraction and --eval_file exclude each other: give one of them")

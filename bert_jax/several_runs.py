@@ -53,11 +53,21 @@ def searched(flags: Any) -> list[str]:
     return names
 
 
-def plan(flags: Any, names: list[str]) -> list[dict[str, Any]]:
-    """The settings of each run: the grid over `names`, and the seeds within it."""
+def plan(flags: Any, names: list[str], is_evaluated: bool) -> list[dict[str, Any]]:
+    """The settings of each run: the grid over `names`, and the seeds within it.
+
+    Args:
+        is_evaluated: whether there is something to evaluate on.
+
+    Raises:
+        UserError: there are several, and nothing to compare them by.
+    """
     grid = {name: values if name in names else (getattr(flags, name),) for name, values in GRID.items()}
     grid["seed"] = tuple(flags.seed + number for number in range(flags.num_runs))
-    return [dict(zip(grid, values)) for values in itertools.product(*grid.values())]
+    planned = [dict(zip(grid, values)) for values in itertools.product(*grid.values())]
+    if len(planned) > 1 and not is_evaluated:
+        raise UserError("several runs are compared by what they are evaluated on: give --eval_file or --eval_fraction")
+    return planned
 
 
 def name_of(settings: dict[str, Any]) -> str:
@@ -74,11 +84,9 @@ def run_all(flags: Any, planned: list[dict[str, Any]], work: Work, folder: RunFo
         The metrics of the best run.
 
     Raises:
-        UserError: nothing tells which run is best; a folder holds a run with other settings.
+        UserError: a folder holds a run with other settings.
         Interrupted: as FinetuningRun.run; what is finished stays.
     """
-    if not any(split.labelled for split in work.splits):
-        raise UserError("several runs are compared by what they are evaluated on: give --eval_file or --eval_fraction")
     main_metric = work.model.task.family.main_metric
     runs: list[dict[str, Any]] = []
     for number, settings in enumerate(planned, start=1):

@@ -128,6 +128,7 @@ def open_data(flags: Any, name: str, wanted: Sequence[str], labels: Sequence[str
         UserError: files that are not there or not as they should be; file and line are named.
     """
     kind = kind_of(name)
+    _check_fields(flags)
     places = _places(flags, name, wanted)
     for split in wanted[:1]:
         if not any(_kind_of_split(place) == split for place in places):
@@ -138,7 +139,8 @@ def open_data(flags: Any, name: str, wanted: Sequence[str], labels: Sequence[str
     for split, place in places.items():
         splits[split] = _read(flags, name, kind, split, place, labels, version_2)
         if not splits[split].examples:
-            raise UserError(f"{splits[split].source} holds no examples for {split}")
+            why = "".join(f" ({note})" for note in splits[split].notes)
+            raise UserError(f"{place[1]}: {splits[split].source} holds no examples for {split}{why}")
         if split == "train" and not labels and kind != "tagging":
             labels = _labels(name, kind, splits)
     if flags.eval_fraction and "train" in splits:
@@ -155,6 +157,17 @@ def open_data(flags: Any, name: str, wanted: Sequence[str], labels: Sequence[str
         version_2,
         glue_data.SCORES if name == "stsb" else None,
     )
+
+
+def _check_fields(flags: Any) -> None:
+    """Refuses one column for two parts of an example."""
+    seen: dict[str, str] = {}
+    for flag in ("text_field", "text_pair_field", "label_field"):
+        value = getattr(flags, flag)
+        if value in seen:
+            raise UserError(f"--{flag}={value}: this is --{seen[value]} already")
+        if value is not None:
+            seen[value] = flag
 
 
 def tell_of(data: TaskData, say: Callable[[str], None]) -> None:
@@ -278,10 +291,12 @@ def _labels(name: str, kind: str, splits: dict[str, DataSet]) -> tuple[str, ...]
         return glue_data.TASKS[name].labels
     labelled = [data for split, data in splits.items() if is_labelled(split)]
     if kind == "tagging":
-        return tag_schemes.label_names([example for data in labelled for example in data.examples])
-    names = own_data.label_names(labelled)
-    if len(names) < 2 and kind == "classification":
+        names = tag_schemes.label_names([example for data in labelled for example in data.examples])
+    else:
+        names = own_data.label_names(labelled)
+    if len(names) < 2 and kind in ("classification", "tagging"):
         raise UserError(
-            f"{labelled[0].source}: all examples have the label {names[0]!r}: there is nothing to tell apart"
+            f"{labelled[0].source}: all that there is has the label {names[0]!r}: there is nothing to tell apart "
+            "(--label_field says where the label stands)"
         )
     return names

@@ -78,7 +78,8 @@ def make_family(flags: Any, data: TaskData, head: TaskHead, tokenizer: Tokenizer
     if head.kind == "multiple_choice":
         endings = {len(example.endings) for split in data.splits.values() for example in split.examples}
         if len(endings) > 1:
-            raise UserError(f"all examples need as many endings; there are some with {min(endings)} and {max(endings)}")
+            counts = ", ".join(f"{split.source} has {len(split.examples[0].endings)}" for split in data.splits.values())
+            raise UserError(f"all examples need as many endings: {counts}")
         return MultipleChoice(head, functools.partial(choice_features, **sizes), num_choices=endings.pop())
     if head.kind == "tagging":
         features = functools.partial(

@@ -115,7 +115,7 @@ def _from_json(row: tables.Row, number: int, needs_label: bool, flag: str) -> Ch
         raise UserError(f"{flag}: {row.where}: field 'endings' is {shown(endings)}, no list of texts")
     id = value.get("id")
     id = str(id) if isinstance(id, str | int) and not isinstance(id, bool) else str(number)
-    label = _label(value[_LABEL], len(endings), row, flag) if needs_label else None
+    label = _label(value[_LABEL], len(endings), row, flag) if needs_label and endings else None
     return ChoiceExample(id, text, stem, tuple(endings), label, row.where)
 
 

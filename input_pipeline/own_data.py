@@ -169,6 +169,10 @@ def _name(value: Any, where: str, allowed: Collection[str] | None) -> str:
     name = value.strip() if isinstance(value, str) else json.dumps(value)
     if not name:
         raise UserError(f"{where} is empty; a label is needed")
+    if "\ufffd" in name:
+        raise UserError(
+            f"{where} is {shown(name)}: it is no UTF-8; convert the file, such as by iconv -f latin1 -t utf8"
+        )
     if allowed is not None and name not in allowed:
         known = list(allowed)
         more = f" and {len(known) - _MOST_SHOWN} more" if len(known) > _MOST_SHOWN else ""

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from bert_jax import devices, finetuning_options, partitioning, processes, several_runs, suite, task_data, training
+from bert_jax.convert import checkpoints
 from bert_jax.finetuning_run import FinetuningRun, Work
 from bert_jax.interruption import Interrupted
 from bert_jax.run_folder import RunFolder, cache_folder
@@ -47,17 +48,22 @@ def run_task(flags: Any, name: str) -> dict[str, Any]:
         Interrupted, TrainingError: see FinetuningRun.run.
     """
     searched = several_runs.searched(flags)
+    trained_length = None
+    if flags.init_checkpoint:
+        source = checkpoints.find(flags.init_checkpoint, allow_pickled=flags.allow_pickled_weights)
+        trained_length = checkpoints.trained_length(source)
     data = task_data.open_data(flags, name, ("train", "dev", "test"), task_data.given_labels(flags, name))
     task_data.tell_of(data, processes.say)
     if data.kind == "span":
         flags.version_2_with_negative = data.version_2
-    finetuning_options.apply_defaults(flags, data.kind, data.version_2, processes.say, searched)
+    finetuning_options.apply_defaults(flags, data.kind, data.version_2, processes.say, searched, trained_length)
     # The other processes have to be joined before JAX is used, and reading weights does that.
     devices.start(flags)
     devices.check_same_flags(flags.flag_values_dict())
     model = open_model(flags, data, processes.say)
     mesh = partitioning.make_mesh(flags.mesh)
-    planned = several_runs.plan(flags, searched)
+    is_evaluated = any(split.startswith("dev") for split in data.splits)
+    planned = several_runs.plan(flags, searched, is_evaluated)
     for size in sorted({settings["train_batch_size"] for settings in planned}):
         partitioning.check_batch_size(mesh, "--train_batch_size", size, flags.gradient_accumulation_steps)
     if flags.eval_batch_size:

@@ -30,6 +30,19 @@ def test_defaults_of_the_paper(kind, version_2, expected):
     assert values.optimizer == "adamw" and values.save_checkpoints_steps == 500
 
 
+def test_positions_that_were_not_trained():
+    said = []
+    given = flags()
+    finetuning_options.apply_defaults(given, "span", False, said.append, trained_length=64)
+    assert given.max_seq_length == 64 and "--max_seq_length=64, as in the training" in said[0]
+    given = flags("--max_seq_length=100")
+    finetuning_options.apply_defaults(given, "span", False, said.append, trained_length=64)
+    assert given.max_seq_length == 100 and "was trained on 64 tokens" in said[2]
+    given = flags()
+    finetuning_options.apply_defaults(given, "span", False, said.append, trained_length=512)
+    assert given.max_seq_length == 384
+
+
 def test_what_is_given_or_searched_has_no_default():
     values, said = flags("--num_train_steps=7", "--max_seq_length=20", "--optimizer=bert_adam"), []
     finetuning_options.apply_defaults(values, "span", True, said.append, ["learning_rate"])
@@ -52,6 +65,10 @@ def test_what_is_given_or_searched_has_no_default():
         (["--num_train_epochs=0"], "--num_train_epochs=0.0 must be above 0"),
         (["--grid_search", "--num_train_steps=3"], "--grid_search searches over epochs"),
         (["--freeze_encoder", "--layer_lr_decay=0.9"], "--freeze_encoder and --layer_lr_decay exclude each other"),
+        (["--freeze_encoder", "--reinit_layers=1"], "--freeze_encoder and --reinit_layers exclude each other"),
+        (["--input_file=a"], "--input_file is text to pretrain on"),
+        (["--noevaluate_at_end"], "--noevaluate_at_end is for pretrain"),
+        (["--max_eval_steps=3"], "--max_eval_steps is for pretrain"),
         (["--eval_fraction=0.1", "--eval_file=a"], "--eval_fraction and --eval_file exclude each other"),
     ],
 )

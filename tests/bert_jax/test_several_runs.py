@@ -20,7 +20,7 @@ def test_the_grid_of_the_paper():
     given = flags("--grid_search", "--num_runs=5", "--seed=7")
     names = several_runs.searched(given)
     assert names == ["train_batch_size", "learning_rate", "num_train_epochs"]
-    planned = several_runs.plan(given, names)
+    planned = several_runs.plan(given, names, True)
     assert len(planned) == 2 * 3 * 3 * 5
     assert planned[0] == {"train_batch_size": 16, "learning_rate": 5e-5, "num_train_epochs": 2.0, "seed": 7}
     assert {settings["seed"] for settings in planned} == {7, 8, 9, 10, 11}
@@ -29,7 +29,7 @@ def test_the_grid_of_the_paper():
 
 def test_what_a_flag_gives_is_not_searched():
     given = flags("--grid_search", "--learning_rate=1e-4", "--train_batch_size=8")
-    planned = several_runs.plan(given, several_runs.searched(given))
+    planned = several_runs.plan(given, several_runs.searched(given), True)
     assert [settings["num_train_epochs"] for settings in planned] == [2.0, 3.0, 4.0]
     assert {(settings["train_batch_size"], settings["learning_rate"]) for settings in planned} == {(8, 1e-4)}
     assert several_runs.name_of(planned[0]) == "batch8_lr0.0001_epochs2_seed12345"
@@ -42,7 +42,7 @@ def test_what_a_flag_gives_is_not_searched():
 
 def test_one_run_with_steps_instead_of_epochs():
     given = flags("--num_train_steps=9", "--train_batch_size=8", "--learning_rate=0.1")
-    [settings] = several_runs.plan(given, several_runs.searched(given))
+    [settings] = several_runs.plan(given, several_runs.searched(given), True)
     assert settings["num_train_epochs"] is None
     assert several_runs.name_of(settings) == "batch8_lr0.1_seed12345"
 

@@ -122,7 +122,7 @@ def test_labels_are_those_of_the_training_examples(tmp_path):
     data = opened("classification", ("dev",), ("9", "10", "11"), eval_file=tmp_path / "dev.tsv")
     assert data.labels == ("9", "10", "11")
     put(tmp_path, one="text\tlabel\na\tx\nb\tx\n")
-    with pytest.raises(UserError, match="all examples have the label 'x': there is nothing to tell apart"):
+    with pytest.raises(UserError, match="all that there is has the label 'x': there is nothing to tell apart"):
         opened("classification", train_file=tmp_path / "one.tsv")
     assert opened("multi_label", train_file=tmp_path / "one.tsv").labels == ("x",)
 
@@ -131,6 +131,19 @@ def test_tags_come_from_all_that_is_labelled(tmp_path):
     put(tmp_path, train="EU B-ORG\n", dev="Bonn B-LOC\n", test="Rome B-XXX\n")
     data = opened("tagging", **{f"{task_data.FILE_FLAGS[s]}": tmp_path / f"{s}.tsv" for s in ALL})
     assert data.labels == ("O", "B-LOC", "I-LOC", "B-ORG", "I-ORG")
+
+
+def test_tags_that_tell_nothing_apart(tmp_path):
+    put(tmp_path, train="1\tEU\tB-ORG\tO\n2\tBonn\tB-LOC\tO\n")
+    with pytest.raises(UserError, match=r"has the label 'O': there is nothing to tell apart .--label_field"):
+        opened("tagging", train_file=tmp_path / "train.tsv")
+
+
+@pytest.mark.parametrize("name", ["classification", "tagging"])
+def test_one_column_is_not_two_parts_of_an_example(tmp_path, name):
+    put(tmp_path, train="text\tlabel\na\tx\nb\ty\n")
+    with pytest.raises(UserError, match="--label_field=2: this is --text_field already"):
+        opened(name, train_file=tmp_path / "train.tsv", text_field="2", label_field="2")
 
 
 def test_labels_that_are_given():

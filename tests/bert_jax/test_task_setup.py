@@ -140,8 +140,8 @@ def test_families_are_made_as_flags_say():
 
 def test_all_examples_have_as_many_endings():
     sets = {
-        split: DataSet([ChoiceExample("0", "a", "", tuple("bcde")[:count], 0, "")], "")
-        for split, count in (("train", 4), ("dev", 3))
+        split: DataSet([ChoiceExample("0", "a", "", tuple("bcde")[:count], 0, "")], split)
+        for split, count in (("dev", 3), ("train", 4))
     }
-    with pytest.raises(UserError, match="all examples need as many endings; there are some with 3 and 4"):
+    with pytest.raises(UserError, match="all examples need as many endings: dev has 3, train has 4"):
         make_family(flags(), data("multiple_choice", **sets), TaskHead("multiple_choice", ("choice",)), None)

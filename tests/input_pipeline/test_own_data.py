@@ -137,3 +137,10 @@ def test_real_collection(shared):
     counts = [sum(one.label == label for one in data.examples) for label in own_data.label_names([data])]
     assert (own_data.label_names([data]), counts) == (("ham", "spam"), [4827, 747])
     assert data.notes == ()
+
+
+def test_a_label_that_is_no_utf8_is_refused(tmp_path):
+    path = tmp_path / "train.tsv"
+    path.write_bytes(b"text\tlabel\nplain\tham\nodd\th\xe4mm\n")
+    with pytest.raises(UserError, match=r"line 3: field 'label' .* is .*: it is no UTF-8"):
+        own_data.read([str(path)], "classification")
