@@ -364,7 +364,7 @@ def test_mistakes_in_flags_are_one_line(tasks, tmp_path, capfd, monkeypatch, kin
     [
         ("classification", "", "a.tsv is empty"),
         ("classification", "text\tlabel\n", "a.tsv has one line only, which names its columns, and no rows"),
-        ("classification", "text\tlabel\ncat\tx\ndog\tx\n", "all examples have the label 'x'"),
+        ("classification", "text\tlabel\ncat\tx\ndog\tx\n", "has the label 'x': there is nothing to tell apart"),
         ("classification", "text\tlabel\ncat\tx\ndog\t\n", "line 3: field 'label' (--label_field) is empty"),
         ("regression", "text\tlabel\ncat\t1\ndog\tnan\n", "line 3: field 'label' (--label_field) is 'nan', no number"),
         ("sst2", "sentence\tlabel\ncat\t1\ndog\t2\n", "line 3: the label '2' is none of sst2: 0, 1"),
