@@ -70,12 +70,16 @@ def task_of(kind="classification", config=PLAIN, **options):
 
 def unpacked_logits(task, params, features):
     """The logits of each sequence in a row of its own."""
-    logits, start = [], 0
-    for length in features.lengths:
-        ids, segments = (x[None, start : start + length] for x in (features.input_ids, features.segment_ids))
-        logits.append(np.asarray(task.module.apply({"params": params}, ids, np.ones_like(ids), segments))[0])
-        start += length
-    return logits
+    ends, width = np.cumsum(features.lengths), features.lengths.max()
+    rows = [
+        [np.pad(x[end - length : end], (0, width - length)) for length, end in zip(features.lengths, ends)]
+        for x in (features.input_ids, features.segment_ids)
+    ]
+    mask = np.arange(width) < features.lengths[:, None]
+    ids, segments = (np.array(x, np.int32) for x in rows)
+    logits = jax.jit(task.module.apply)({"params": params}, ids, mask.astype(np.int32), segments)
+    of_tokens = task.family.head.of_tokens
+    return [np.asarray(x)[:length] if of_tokens else np.asarray(x) for x, length in zip(logits, features.lengths)]
 
 
 @pytest.mark.parametrize("kind", ["classification", "regression", "tagging", "multiple_choice"])
