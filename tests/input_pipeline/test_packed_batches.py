@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from input_pipeline.packed_batches import PackedBatches, choose_row_counts
+from input_pipeline.packed_batches import PackedBatches, balanced_order, choose_row_counts
 from input_pipeline.packing import SLOTS
 from input_pipeline.task_features import NO_LABEL, make_features
 
@@ -46,8 +46,8 @@ def test_an_epoch_has_each_example_once_and_epochs_follow_without_a_gap():
     assert [sorted(epoch.tolist()) for epoch in epochs] == [list(range(50))] * 2
     assert epochs[0].tolist() != epochs[1].tolist()
     across = batches_of(features_of(LENGTHS), batch_size=40)
-    assert across.examples_of(1)[:10].tolist() == epochs[0][40:].tolist()
-    assert across.examples_of(1)[10:].tolist() == epochs[1][:30].tolist()
+    stream = np.concatenate([across.examples_of(step) for step in range(3)]).tolist()
+    assert [sorted(stream[:50]), sorted(stream[50:100])] == [list(range(50))] * 2
 
 
 def test_the_order_is_a_function_of_the_seed():
@@ -100,7 +100,8 @@ def test_a_batch_that_needs_more_rows_than_any_sample_gets_them():
 def test_the_width_holds_the_longest_sequence():
     assert batches_of(features_of([5, 6] * 10)).width == 64
     assert batches_of(features_of([5, 100] * 10)).width == 112
-    assert batches_of(features_of([5, 128] * 10)).width == 128
+    assert batches_of(features_of([5, 128] * 10)).width == 144  # which has room for both
+    assert batches_of(features_of([128] * 20)).width == 128
 
 
 def test_numbers_of_rows_weigh_compiling_against_padding():
@@ -108,3 +109,41 @@ def test_numbers_of_rows_weigh_compiling_against_padding():
     assert choose_row_counts(needs, 0.0) == [8, 9, 16]
     assert choose_row_counts(needs, 60.0) == [9, 16]
     assert choose_row_counts(needs, 10_000.0) == [16]
+
+
+@pytest.mark.parametrize(("count", "batch_size"), [(1000, 32), (1003, 32), (5, 8), (64, 64), (33, 32), (7, 1)])
+def test_a_balanced_order_has_each_example_once(count, batch_size):
+    rng = np.random.default_rng(0)
+    keys = rng.integers(0, 2**63, count).astype(np.uint64)
+    order = balanced_order(rng.integers(1, 100, count), keys, batch_size)
+    assert sorted(order.tolist()) == list(range(count))
+
+
+def test_batches_of_a_balanced_order_have_about_as_many_tokens():
+    rng = np.random.default_rng(0)
+    lengths = np.minimum(rng.geometric(0.05, 3200), 128)
+    order = balanced_order(lengths, rng.integers(0, 2**63, 3200).astype(np.uint64), 32)
+    totals = lengths[order].reshape(-1, 32).sum(axis=1)
+    plain = lengths.reshape(-1, 32).sum(axis=1)
+    assert totals.std() < plain.std() / 4
+    halves = lengths[order].reshape(-1, 2, 16).sum(axis=2)
+    assert np.abs(halves[:, 0] - halves[:, 1]).mean() < 0.25 * halves.mean()
+    shifted = lengths[order][13:-19].reshape(-1, 32).sum(axis=1)  # of a later epoch
+    assert shifted.std() < plain.std() / 2
+
+
+def test_any_two_examples_may_meet_in_a_balanced_order():
+    rng = np.random.default_rng(0)
+    lengths = np.arange(16)
+    batches = [
+        balanced_order(lengths, rng.integers(0, 2**63, 16).astype(np.uint64), 4).reshape(4, 4) for _ in range(400)
+    ]
+    together = np.zeros((16, 16))
+    for batch in batches:
+        for row in batch:
+            together[np.ix_(row, row)] += 1
+    # One of each stratum of four: within a stratum never, across strata each pair in a quarter of the orders.
+    strata = lengths // 4
+    across = strata[:, None] != strata[None]
+    assert (together[~across & ~np.eye(16, dtype=bool)] == 0).all()
+    assert np.abs(together[across] / 400 - 0.25).max() < 0.1
