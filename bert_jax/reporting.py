@@ -12,20 +12,17 @@ Files in the output folder (all numbers unrounded; a number that is not finite i
 import json
 import math
 import os
-import socket
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, TextIO
 
+from bert_jax.event_file import REMOTE_FLUSH_SECONDS, EventFile
 from bert_jax.json_lines import drop_after, encode, write_lines
-from bert_jax.metric_names import is_number, metrics_text
+from bert_jax.metric_names import metrics_text
 from bert_jax.progress import make_display
 from input_pipeline.files import as_path, is_remote, user_errors, write_bytes_atomic, write_json_atomic
 
 FLAG = "--output_dir"
-
-# An object of a remote store cannot be appended to, only written anew as a whole.
-REMOTE_FLUSH_SECONDS = 60.0
 
 INPUT_BOUND_FRACTION = 0.2
 INPUT_BOUND_SECONDS = 30.0
@@ -65,7 +62,7 @@ class RunReporter:
         self._evaluations = drop_after(self._folder / "eval_metrics.jsonl", start_step, FLAG)
         self._warnings = drop_after(self._folder / "warnings.jsonl", start_step, FLAG)
         self._facts: dict[str, Any] = {}
-        self._events = {run: _EventFile(self._folder / "tensorboard" / run, start_step, clock) for run in _RUNS}
+        self._events = {run: EventFile(self._folder / "tensorboard" / run, start_step, clock) for run in _RUNS}
         self._input_watch = _InputWatch(clock)
         self._drop_later_results(start_step)
         self._display = make_display(total_steps, start_step, stream, clock)
@@ -197,51 +194,6 @@ class _MetricsFile:
         self.flush()
         if self._pending is None:
             self._file.close()
-
-
-class _EventFile:
-    """One TensorBoard event file, made at the first write.
-
-    Events are records of a TFRecord file: written so, no TensorFlow op runs and no device is touched. A file starts
-    with the mark of a restart, on which TensorBoard forgets the points from that step on that older files hold.
-    """
-
-    def __init__(self, folder, start_step: int, clock: Callable[[], float]):
-        self._folder, self._start_step, self._clock = folder, start_step, clock
-        self._writer = None
-        self._flushed_at = -math.inf
-
-    def write(self, step: int, metrics: Mapping[str, Any]) -> None:
-        values = {name: value for name, value in metrics.items() if is_number(value)}
-        if not values:
-            return
-        from input_pipeline.host_tensorflow import tf
-
-        proto = tf.compat.v1
-        if self._writer is None:
-            self._open(tf)
-            self._record(proto.Event(wall_time=self._clock(), file_version="brain.Event:2"))
-            restart = proto.SessionLog(status=proto.SessionLog.START)
-            self._record(proto.Event(wall_time=self._clock(), step=self._start_step + 1, session_log=restart))
-        points = [proto.Summary.Value(tag=name, simple_value=value) for name, value in values.items()]
-        self._record(proto.Event(wall_time=self._clock(), step=step, summary=proto.Summary(value=points)))
-        if not is_remote(self._folder) or self._clock() - self._flushed_at >= REMOTE_FLUSH_SECONDS:
-            self._writer.flush()
-            self._flushed_at = self._clock()
-
-    def close(self) -> None:
-        if self._writer is not None:
-            self._writer.close()
-
-    def _open(self, tf) -> None:
-        # TensorBoard reads files in the order of their names.
-        name = f"events.out.tfevents.{self._clock():017.6f}.{socket.gethostname()}.{os.getpid()}"
-        with user_errors(self._folder, FLAG):
-            self._folder.mkdir(parents=True, exist_ok=True)
-            self._writer = tf.io.TFRecordWriter(os.fspath(self._folder / name))
-
-    def _record(self, event) -> None:
-        self._writer.write(event.SerializeToString())
 
 
 class _InputWatch:
