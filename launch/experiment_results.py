@@ -15,7 +15,7 @@ from input_pipeline import files
 from launch.experiment_tables import SETUPS, Cell, Table
 
 PERPLEXITY = "perplexity"
-MADE_UP = "Of made-up data (see launch/made_up_tasks.py), where chance is high or low as it comes: "
+MADE_UP = "Of made-up data (launch/made_up_tasks.py): "
 
 PAGE = Template(
     HEAD
