@@ -21,7 +21,7 @@ REQUIREMENTS = [
 ]
 
 CLUSTER = ["scikit-learn>=1.9,<2"]
-TEST = ["hypothesis>=6.140", "pytest>=9,<10", *CLUSTER]
+TEST = ["hypothesis>=6.140", "pytest>=9,<10", "pytest-xdist>=3.8,<4", *CLUSTER]
 
 setup(
     name="bert_jax",

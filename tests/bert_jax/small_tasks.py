@@ -26,8 +26,13 @@ NAMES = ("zebra", "apple")  # labels that are not in order of their names in the
 # What a run of each kind is given; "span" is of SQuAD 1.1.
 TASKS = {
     "classification": {"task_name": "classification", "id_field": "key"},
-    "multi_label": {"task_name": "multi_label", "num_train_epochs": 40, "learning_rate": 0.005},
-    "regression": {"task_name": "regression", "text_pair_field": "text2"},
+    "multi_label": {"task_name": "multi_label", "num_train_epochs": 80, "learning_rate": 0.005},
+    "regression": {
+        "task_name": "regression",
+        "text_pair_field": "text2",
+        "num_train_epochs": 40,
+        "learning_rate": 0.005,
+    },
     "multiple_choice": {"task_name": "swag"},
     "span": {"task_name": "squad"},
     "span_2": {"task_name": "squad", "version_2_with_negative": "true"},
