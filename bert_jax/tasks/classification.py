@@ -15,7 +15,7 @@ import numpy as np
 from bert_jax import metrics
 from bert_jax.heads import TaskHead
 from bert_jax.prediction_tables import probability_columns, write_table
-from bert_jax.tasks.family import Losses, mistakes_first
+from bert_jax.tasks.family import Losses, cross_entropy, mistakes_first
 from input_pipeline.task_examples import TextExample
 from input_pipeline.task_features import Features
 
@@ -56,10 +56,7 @@ class Classification:
             losses = jax.nn.softplus(logits) - labels * logits
             right = (logits > 0) == (labels > 0.5)
             return Losses(losses, right, (labels >= 0).astype(jnp.float32))
-        weights = (labels >= 0).astype(jnp.float32)
-        chosen = jnp.take_along_axis(logits, jnp.maximum(labels, 0)[:, None], axis=-1)[:, 0]
-        right = jnp.argmax(logits, axis=-1) == labels
-        return Losses(jax.nn.logsumexp(logits, axis=-1) - chosen, right, weights)
+        return cross_entropy(logits, labels)
 
     def predictions(
         self, examples: list[TextExample], features: Features, logits: Sequence[np.ndarray]

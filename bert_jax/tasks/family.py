@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from bert_jax.heads import TaskHead
@@ -64,6 +65,18 @@ class Family(Protocol):
 
     def review(self, examples: list, predictions: list[Any]) -> dict[str, Any]:
         """What a person wants to see of an evaluation, for task_report: plain JSON."""
+
+
+def cross_entropy(logits: jax.Array, labels: jax.Array) -> Losses:
+    """The losses of one label out of several.
+
+    Args:
+        logits: f32 [..., classes].
+        labels: int32 [...]; NO_LABEL is not scored. It must not be an index either: -1 would be the last class.
+    """
+    chosen = jnp.take_along_axis(logits, jnp.maximum(labels, 0)[..., None], axis=-1)[..., 0]
+    losses = jax.nn.logsumexp(logits, axis=-1) - chosen
+    return Losses(losses, jnp.argmax(logits, axis=-1) == labels, (labels >= 0).astype(jnp.float32))
 
 
 MOST_MISTAKES = 100

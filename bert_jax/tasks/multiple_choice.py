@@ -10,14 +10,13 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from bert_jax import metrics
 from bert_jax.heads import TaskHead
 from bert_jax.prediction_tables import probability_columns, write_table
 from bert_jax.tasks.classification import softmax
-from bert_jax.tasks.family import Losses, mistakes_first
+from bert_jax.tasks.family import Losses, cross_entropy, mistakes_first
 from input_pipeline.task_examples import ChoiceExample
 from input_pipeline.task_features import Features
 
@@ -40,10 +39,7 @@ class MultipleChoice:
 
     def losses(self, logits: jax.Array, labels: jax.Array) -> Losses:
         """Cross-entropy of each example, f32 [batch], of logits [batch, choices] and labels [batch]."""
-        weights = (labels >= 0).astype(jnp.float32)
-        chosen = jnp.take_along_axis(logits, jnp.maximum(labels, 0)[:, None], axis=-1)[:, 0]
-        right = jnp.argmax(logits, axis=-1) == labels
-        return Losses(jax.nn.logsumexp(logits, axis=-1) - chosen, right, weights)
+        return cross_entropy(logits, labels)
 
     def predictions(
         self, examples: list[ChoiceExample], features: Features, logits: Sequence[np.ndarray]

@@ -11,13 +11,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from bert_jax import metrics
 from bert_jax.entity_metrics import CONLLEVAL, STRICT, entity_scores, token_accuracy
 from bert_jax.heads import TaskHead
-from bert_jax.tasks.family import MOST_MISTAKES, Losses
+from bert_jax.tasks.family import MOST_MISTAKES, Losses, cross_entropy
 from input_pipeline import conll_data, files, tag_schemes
 from input_pipeline.errors import UserError
 from input_pipeline.tag_schemes import IOB2, OUTSIDE, Entity
@@ -67,9 +66,7 @@ class Tagging:
 
     def losses(self, logits: jax.Array, labels: jax.Array) -> Losses:
         """Cross-entropy of each token that carries a label, f32 [batch, width]."""
-        chosen = jnp.take_along_axis(logits, jnp.maximum(labels, 0)[..., None], axis=-1)[..., 0]
-        losses = jax.nn.logsumexp(logits, axis=-1) - chosen
-        return Losses(losses, jnp.argmax(logits, axis=-1) == labels, (labels >= 0).astype(jnp.float32))
+        return cross_entropy(logits, labels)
 
     def predictions(
         self, examples: list[TaggedExample], features: Features, logits: Sequence[np.ndarray]
