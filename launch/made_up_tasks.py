@@ -6,11 +6,12 @@ sentences of the builtin corpus, and training and dev examples come from differe
     MNLI      the second sentence follows the first (entailment), is of the same document (neutral) or of another one
     QNLI      the second sentence follows the first, or is of another document
     MRPC      the two texts are halves of one sentence, or not
-    SST-2     names stand for words of one of two kinds, text or number, which only the context tells
-    SQuAD     names stand for words of several kinds, and the question asks for the name of one kind
-    CoNLL     names stand for words of several kinds, and are tagged with their kind
+    SST-2     a sentence with words of one of two kinds, text or number
+    SQuAD     the question asks for the word of one kind
+    CoNLL     words of several kinds are tagged with their kind
 
-A score on them says nothing about the tasks whose files they resemble.
+In the last three, made-up names stand for half of the words in question, so that the word tells its kind half of the
+time, and otherwise only the context does. A score on them says nothing about the tasks whose files they resemble.
 """
 
 import json
@@ -25,6 +26,7 @@ from input_pipeline.errors import UserError
 
 TRAIN, DEV = 8000, 500  # examples of each task
 SEED = 12345
+HIDDEN = 0.5  # share of the words of KINDS behind names
 
 # Words that may be hidden, by kind.
 KINDS = {
@@ -85,7 +87,7 @@ def mrpc(rng: random.Random, docs: Documents) -> tuple[str, str, str]:
 
 
 def sst2(rng: random.Random, docs: Documents) -> tuple[str, str]:
-    """A sentence with names for words of one kind, and whether they are numbers."""
+    """A sentence with words of one kind, and whether they are numbers."""
     label = rng.randrange(2)
     while True:
         shown, tags = hidden(rng, rng.choice(rng.choice(docs)))
@@ -98,21 +100,21 @@ def _name(rng: random.Random) -> str:
 
 
 def hidden(rng: random.Random, words: list[str]) -> tuple[list[str], list[str]]:
-    """The words with those of KINDS behind names, each with its own, and tags in IOB2."""
-    names: dict[str, str] = {}
-    shown = [names.setdefault(word, _name(rng)) if word in _KIND_OF else word for word in words]
+    """The words, with a share of those of KINDS behind names, each with its own, and tags in IOB2."""
+    names = {word: _name(rng) if rng.random() < HIDDEN else word for word in words if word in _KIND_OF}
+    shown = [names.get(word, word) for word in words]
     return shown, [f"B-{_KIND_OF[word]}" if word in _KIND_OF else "O" for word in words]
 
 
 def conll(rng: random.Random, docs: Documents) -> str:
-    """A sentence with at least one name, in CoNLL's columns."""
+    """A sentence with at least one word of KINDS, in CoNLL's columns."""
     while not _KIND_OF.keys() & set(words := rng.choice(rng.choice(docs))):
         pass
     return "".join(f"{word} {tag}\n" for word, tag in zip(*hidden(rng, words)))
 
 
 def squad(rng: random.Random, docs: Documents) -> dict[str, Any]:
-    """A paragraph with one question; each kind of word that is hidden is hidden once."""
+    """A paragraph with one question; no kind of word is in it twice."""
     while True:
         words = rng.choice(rng.choice(docs))
         kinds = [_KIND_OF[word] for word in words if word in _KIND_OF]

@@ -45,12 +45,19 @@ def test_conll(folder):
     assert {tag for sentence in sentences for tag in sentence.tags} <= known
 
 
-def test_the_names_tell_nothing():
+def test_the_names_tell_nothing(monkeypatch):
+    monkeypatch.setattr(made_up_tasks, "HIDDEN", 1.0)
     words = "the list holds a string and another list".split()
     shown, tags = made_up_tasks.hidden(random.Random(1), words)
     assert tags == ["O", "B-GROUP", "O", "O", "B-TEXT", "O", "O", "B-GROUP"]
     assert shown[1] == shown[7] != shown[4] and shown[1][0].isupper()
     assert made_up_tasks.hidden(random.Random(2), words)[0][1] != shown[1]
+
+
+def test_half_of_the_words_are_behind_names():
+    rng = random.Random(3)
+    shown = [made_up_tasks.hidden(rng, ["the", "list"])[0][1] for _ in range(400)]
+    assert 160 < shown.count("list") < 240
 
 
 def test_it_is_always_the_same(folder):
