@@ -13,6 +13,7 @@ from typing import Any, TextIO
 from absl import flags
 
 from bert_jax import __version__
+from bert_jax.flag_uses import drop_unused
 from bert_jax.flags import COMPUTING_MODES, MODES, define
 from bert_jax.host_memory import keep_freed_memory
 from input_pipeline.errors import UserError
@@ -117,6 +118,10 @@ def _main(argv: list[str]) -> int:
         return 0
     if values.mode is None:
         raise UserError(f"--mode is missing: one of {', '.join(MODES)} (--help tells more)")
+    is_first = not values.process_id
+    for line in drop_unused(values):
+        if is_first:
+            _tell(f"warning: {line}")
     if values.mode in COMPUTING_MODES:
         keep_freed_memory()
         with _sigterm_like_sigint():
