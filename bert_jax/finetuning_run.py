@@ -16,7 +16,7 @@ from jax.sharding import Mesh
 from bert_jax import inference, initial_parameters, partitioning, processes, training
 from bert_jax.interruption import Interrupted
 from bert_jax.optimization import decay_summary, layer_rate_scale, learning_rate_schedule, linear_rate, make_optimizer
-from bert_jax.run_folder import RunFolder
+from bert_jax.run_folder import RunFolder, read_run
 from bert_jax.schedule import schedule_from
 from bert_jax.task_data import TaskData
 from bert_jax.task_evaluation import Answers, Predictor, Split, joined_metrics, warnings_of, write_answers
@@ -162,6 +162,7 @@ class FinetuningRun:
             save=save,
         ) as run:
             if run is None:
+                say_how_to_use(self.folder.path, self.flags, self.folder.path)
                 return self._earlier_results()
             self._describe(run)
             state = self._train(run)
@@ -332,6 +333,22 @@ class FinetuningRun:
 
                 answers.append(self.work.predictor(state["params"], split, shown=False, on_sequence=show))
         return answers
+
+
+def say_how_to_use(path: os.PathLike, flags: Any, model: os.PathLike) -> None:
+    """Says how files are evaluated or predicted that the finished run in the folder `path` was not given.
+
+    Args:
+        model: what names its weights.
+    """
+    before = processes.from_first(lambda: read_run(path, "--output_dir")["flags"])
+    for mode, flag in (("evaluate", "eval_file"), ("predict", "predict_file")):
+        names = getattr(flags, flag)
+        if names and names != before.get(flag):
+            processes.say(
+                f"the finished run had another --{flag} or none; for this one: --mode={mode} "
+                f"--init_checkpoint={os.fspath(model)} --{flag}={','.join(names)}"
+            )
 
 
 def _fingerprint(features: Features) -> str:

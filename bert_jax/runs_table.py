@@ -5,6 +5,7 @@ A run, as runs.json has it: {"name", "settings": {"learning_rate", "train_batch_
 of it, such as that it predicts one class only. More of the main metric is better; a run without it has failed.
 """
 
+import json
 import math
 import os
 import statistics
@@ -13,7 +14,10 @@ from typing import Any
 
 from bert_jax.metric_names import as_shares, format_value, is_number, metric
 from bert_jax.prediction_tables import write_table
+from input_pipeline import files
+from input_pipeline.errors import UserError
 
+RUNS_FILE = "runs.json"
 SEED = "seed"
 TITLES = {"learning_rate": "learning rate", "train_batch_size": "batch size", "num_train_epochs": "epochs"}
 
@@ -57,6 +61,26 @@ def summary(runs: Sequence[Run]) -> dict[str, Any]:
             if run.get("warning") and score(run) is not None
         ],
     }
+
+
+def best_run_in(folder: str | os.PathLike, flag: str) -> str | None:
+    """The folder of the best of several runs below `folder`, by its name there; None where runs.json is not there.
+
+    Raises:
+        UserError: no run has come to an evaluation, or the file is damaged; `flag` named the folder.
+    """
+    file = files.as_path(folder) / RUNS_FILE
+    if not file.exists():
+        return None
+    try:
+        runs = json.loads(files.read_text(file, flag))
+        best = summary(runs)["best_run"]
+        found = next((run["folder"] for run in runs if run["name"] == best), None)
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        raise UserError(f"{flag}: {file} is damaged; it describes several runs in JSON") from None
+    if found is None:
+        raise UserError(f"{flag}: {os.fspath(folder)} holds several runs, and none has come to an evaluation")
+    return found
 
 
 def without_seed(run: Run) -> dict[str, Any]:

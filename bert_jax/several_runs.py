@@ -11,13 +11,11 @@ import shutil
 from typing import Any
 
 from bert_jax import processes, runs_report, runs_table
-from bert_jax.finetuning_run import FinetuningRun, Work
+from bert_jax.finetuning_run import FinetuningRun, Work, say_how_to_use
 from bert_jax.run_folder import CHECKPOINTS, RunFolder
 from bert_jax.training import TrainingError
 from input_pipeline import files
 from input_pipeline.errors import UserError
-
-RUNS_FILE = "runs.json"
 
 # Section A.3 of the paper.
 GRID = {
@@ -106,6 +104,8 @@ def run_all(flags: Any, planned: list[dict[str, Any]], work: Work, folder: RunFo
     processes.say(runs_table.text_table(runs))
     best = runs_table.summary(runs)["best_run"]
     processes.say(f"the best run is {folder.path / best}: the others keep no weights" if best else "all runs failed")
+    if best:
+        say_how_to_use(folder.path / best, flags, folder.path)
     processes.say(f"all runs side by side are in {folder.path / 'report.html'}")
     return next((run["metrics"] for run in runs if run["name"] == best), {})
 
@@ -129,7 +129,7 @@ def _outcome(path: Any) -> dict[str, Any]:
 
 def _report(folder: Any, runs: list[dict[str, Any]]) -> None:
     """Writes the tables so far, and takes the weights of all but the best run away."""
-    files.write_json_atomic(folder / RUNS_FILE, runs)
+    files.write_json_atomic(folder / runs_table.RUNS_FILE, runs)
     runs_table.write_tsv(folder / "runs.tsv", runs)
     runs_report.write_page(folder, runs)
     best = runs_table.summary(runs)["best_run"]

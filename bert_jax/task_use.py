@@ -12,6 +12,7 @@ from bert_jax.loading import load_from_flags
 from bert_jax.metric_names import metrics_text
 from bert_jax.report_html import write_report
 from bert_jax.run_folder import RUN_FILE, read_run
+from bert_jax.runs_table import RUNS_FILE
 from bert_jax.task_evaluation import Answers, Predictor, joined_metrics, make_splits, warnings_of, write_answers
 from bert_jax.task_setup import check_length, make_task
 from input_pipeline import files
@@ -67,7 +68,8 @@ def take_folder(flags: Any) -> None:
         UserError: no model is named.
     """
     if not flags.init_checkpoint:
-        if not (flags.output_dir and (files.as_path(flags.output_dir, "--output_dir") / RUN_FILE).exists()):
+        folder = files.as_path(flags.output_dir or "", "--output_dir")
+        if not (flags.output_dir and any((folder / name).exists() for name in (RUN_FILE, RUNS_FILE))):
             raise UserError(
                 f"--mode={flags.mode} needs --init_checkpoint: the output folder of a run, or another model with the "
                 "output layer of a task"
@@ -92,7 +94,8 @@ def _take_run(flags: Any) -> str:
         for name in _OF_THE_RUN:
             if not flags[name].present and run["flags"].get(name) is not None:
                 setattr(flags, name, run["flags"][name])
-    if flags.output_dir and files.as_path(flags.output_dir, "--output_dir") != files.as_path(source.folder):
+    own = [source.folder, *[os.path.dirname(source.folder)] * bool(source.best_run)]
+    if flags.output_dir and files.as_path(flags.output_dir, "--output_dir") not in map(files.as_path, own):
         return flags.output_dir
     return os.path.join(source.folder, flags.mode)  # the run's own results stay
 

@@ -13,6 +13,7 @@ from bert_jax.convert.huggingface import CONFIG_FILE, find_head, has_safetensors
 from bert_jax.convert.weights import ImportReport, Tensor, assemble, disassemble, unstack_layers
 from bert_jax.heads import TaskHead, read_head
 from bert_jax.run_folder import CHECKPOINTS, RUN_FILE, find_checkpoint, read_run
+from bert_jax.runs_table import best_run_in
 from input_pipeline import files
 from input_pipeline.errors import UserError
 from input_pipeline.tokenization import load_tokenizer
@@ -30,6 +31,7 @@ class Source(NamedTuple):
         folder: where configuration, vocabulary and labels lie, if they do.
         name: the path as the user gave it.
         flag: the flag that named it.
+        best_run: the name of the run, where the path holds several.
     """
 
     kind: str
@@ -37,6 +39,7 @@ class Source(NamedTuple):
     folder: str
     name: str
     flag: str
+    best_run: str | None = None
 
     def __str__(self) -> str:
         return f"{self.flag}: {self.name}"
@@ -46,7 +49,7 @@ def find(path: str, flag: str = "--init_checkpoint", allow_pickled: bool = False
     """Finds weights.
 
     Args:
-        path: an output folder of ours or one step's own folder below it, a folder or file of Hugging Face, the prefix
+        path: an output folder of ours (of several runs the best one is taken) or one step's own folder below it, a folder or file of Hugging Face, the prefix
             of a TF1 checkpoint (or one of its files, or the folder that holds it), or hf://ORG/NAME[@REVISION].
         flag: named in errors.
         allow_pickled: let a hub's pickled weights be fetched where there are no others.
@@ -77,6 +80,8 @@ def find(path: str, flag: str = "--init_checkpoint", allow_pickled: bool = False
         return source("run", os.fspath(place), os.fspath(place.parent.parent))
     if any(marks):
         return source("run", os.fspath(place), os.fspath(place))
+    if best := best_run_in(place, flag):
+        return source("run", os.fspath(place / best), os.fspath(place / best), best_run=best)
     raise UserError(
         f"{flag}: {name} holds no weights that are known here: give the output folder of a run, a Hugging Face folder "
         "(model.safetensors), the prefix of a TF1 checkpoint (bert_model.ckpt), or hf://ORG/NAME"
@@ -166,7 +171,8 @@ def read(
     if not plain and head == own_head:  # what no table knows: LSTMs, weights of layers, and what reads them
         params |= {name: part for name, part in tree.items() if name != "bert"}
         report = report._replace(initialized=(), missing_parts=())
-    return params, report._replace(notes=(f"parameters of step {step}", *report.notes))
+    of_run = f" of {source.best_run}, the best of the runs" if source.best_run else ""
+    return params, report._replace(notes=(f"parameters of step {step}{of_run}", *report.notes))
 
 
 def check_vocabulary(source: Source, tokenizer: Any) -> None:

@@ -123,6 +123,20 @@ def test_a_finished_folder_says_so(tasks, capfd):
     assert before == {name: (folder / name).read_bytes() for name in before}
 
 
+def test_a_finished_folder_tells_how_other_files_are_answered(tasks, tmp_path, capfd):
+    folder, new = tasks.finished("classification"), tmp_path / "new.tsv"
+    shutil.copy(tasks.folder / "classification_dev.tsv", new)
+    assert tasks.run(**tasks.flags("classification", folder, eval_file=new, predict_file=new)) == 0
+    said = capfd.readouterr().err
+    for mode, flag in (("evaluate", "eval_file"), ("predict", "predict_file")):
+        assert (
+            f"the finished run had another --{flag} or none; for this one: --mode={mode} "
+            f"--init_checkpoint={folder} --{flag}={new}\n"
+        ) in said
+    assert tasks.run(**tasks.flags("classification", folder, predict_file=None)) == 0
+    assert "for this one" not in capfd.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [

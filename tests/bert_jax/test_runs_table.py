@@ -3,7 +3,8 @@ import statistics
 
 import pytest
 
-from bert_jax.runs_table import remarks, score, summary, text_table, varied, write_tsv
+from bert_jax.runs_table import best_run_in, remarks, score, summary, text_table, varied, write_tsv
+from input_pipeline.errors import UserError
 
 
 def run(name, value, warning=None, **settings):
@@ -92,3 +93,25 @@ def test_all_numbers_as_a_table(tmp_path):
         "a\t1\t\t0.3333333333333333\t0.5\t\t\truns/a\n"
         "b\\t\t2\t3\t\t\t0.25\todd\truns/b\t\n".replace("runs/b\t", "runs/b\\t")
     )
+
+
+def test_the_folder_of_the_best_run(tmp_path):
+    assert best_run_in(tmp_path, "--init_checkpoint") is None
+    (tmp_path / "runs.json").write_text(json.dumps(grid()))
+    assert best_run_in(tmp_path, "--init_checkpoint") == "runs/2e-05-0"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (json.dumps([run("a", None)]), "holds several runs, and none has come to an evaluation"),
+        ("[]", "holds several runs, and none has come to an evaluation"),
+        ("{", "runs.json is damaged"),
+        ("[1]", "runs.json is damaged"),
+        ('[{"name": "a"}]', "runs.json is damaged"),
+    ],
+)
+def test_a_folder_without_a_best_run(tmp_path, text, message):
+    (tmp_path / "runs.json").write_text(text)
+    with pytest.raises(UserError, match=f"^--init_checkpoint: .*{message}"):
+        best_run_in(tmp_path, "--init_checkpoint")

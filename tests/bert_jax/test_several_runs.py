@@ -110,6 +110,25 @@ def test_what_is_finished_is_not_run_again(tasks, two_runs, capfd):
     assert before == {path: path.stat().st_mtime_ns for path in folder.glob("*/metrics.jsonl")}
 
 
+def test_other_files_are_for_the_best_run(tasks, two_runs, capfd):
+    new = tasks.folder / "classification_dev.tsv"
+    assert tasks.run(**two_runs | {"predict_file": new}) == 0
+    said = capfd.readouterr().err
+    assert f"for this one: --mode=predict --init_checkpoint={two_runs['output_dir']} --predict_file={new}\n" in said
+    assert said.count("for this one") == 1
+
+
+def test_the_folder_above_the_runs_is_the_best_one(tasks, two_runs, capfd):
+    folder = two_runs["output_dir"]
+    [best] = weights_in(folder)
+    given = {"mode": "evaluate", "eval_file": two_runs["eval_file"]}
+    for place in ("init_checkpoint", "output_dir"):
+        assert tasks.run(**given, **{place: folder}) == 0
+        assert f"{folder}: parameters of step 10 of {best}, the best of the runs\n" in capfd.readouterr().err
+    results = json.loads((folder / best / "evaluate" / "eval_results.json").read_text())
+    assert {"step": 10} | results == json.loads((folder / best / "eval_results.json").read_text())
+
+
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
