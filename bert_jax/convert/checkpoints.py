@@ -49,8 +49,9 @@ def find(path: str, flag: str = "--init_checkpoint", allow_pickled: bool = False
     """Finds weights.
 
     Args:
-        path: an output folder of ours (of several runs the best one is taken) or one step's own folder below it, a folder or file of Hugging Face, the prefix
-            of a TF1 checkpoint (or one of its files, or the folder that holds it), or hf://ORG/NAME[@REVISION].
+        path: an output folder of ours (of several runs the best one is taken) or one step's own folder below it, a
+            folder or file of Hugging Face, the prefix of a TF1 checkpoint (or one of its files, or the folder that
+            holds it), or hf://ORG/NAME[@REVISION].
         flag: named in errors.
         allow_pickled: let a hub's pickled weights be fetched where there are no others.
 
