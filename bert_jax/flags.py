@@ -196,7 +196,7 @@ def define(values: flags.FlagValues) -> None:
     )
     string("positive_label", None, "Label that precision, recall and F1 are about, of two; default the second.")
     string("train_language", "en", "xnli: language of the training file.")
-    string("language", None, "xnli: language to evaluate and predict; default all 15, with metrics of each.")
+    string("language", None, "xnli: language to evaluate and predict; default all there are, with metrics of each.")
     boolean(
         "version_2_with_negative",
         None,

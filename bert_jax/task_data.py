@@ -143,6 +143,8 @@ def open_data(flags: Any, name: str, wanted: Sequence[str], labels: Sequence[str
             raise UserError(f"{place[1]}: {splits[split].source} holds no examples for {split}{why}")
         if split == "train" and not labels and kind != "tagging":
             labels = _labels(name, kind, splits)
+    if name == "xnli" and not flags.language:
+        _note_languages(splits)
     if flags.eval_fraction and "train" in splits:
         if any(split.startswith("dev") for split in splits):
             raise UserError(f"--eval_fraction={flags.eval_fraction}: --data_dir has labelled examples to evaluate on")
@@ -201,12 +203,29 @@ def _places(flags: Any, name: str, wanted: Sequence[str]) -> dict[str, tuple[Any
     places = dict(sorted(places.items(), key=lambda entry: order.index(_kind_of_split(entry[0]))))
     if name != "xnli":
         return places
-    languages = [flags.language] if flags.language else glue_data.LANGUAGES
-    by_language = {}
-    for split, place in places.items():
-        names = [split] if split == "train" else [f"{split}_{language}" for language in languages]
-        by_language |= dict.fromkeys(names, place)
-    return by_language
+    return {own: place for split, place in places.items() for own in _by_language(flags, split, *place)}
+
+
+def _by_language(flags: Any, split: str, paths: Sequence[str] | None, flag: str) -> list[str]:
+    """The splits that XNLI's dev or test set is read as: one for each language that is wanted and there."""
+    if split == "train":
+        return [split]
+    languages: Sequence[str] | None = glue_data.LANGUAGES
+    if flags.language:
+        languages = [flags.language]
+    elif paths and len(paths) == 1:
+        languages = glue_data.languages_in(paths[0], flag)
+    return [split] if languages is None else [f"{split}_{language}" for language in languages]
+
+
+def _note_languages(splits: dict[str, DataSet]) -> None:
+    """Notes beside the first language of a set of XNLI which ones it has, if not all of them."""
+    for kind in ("dev", "test"):
+        own = [split for split in splits if split.startswith(f"{kind}_")]
+        if own and len(own) < len(glue_data.LANGUAGES):
+            languages = ", ".join(split.partition("_")[2] for split in own)
+            note = f"{kind}: of the {len(glue_data.LANGUAGES)} languages of XNLI there are {languages}"
+            splits[own[0]] = splits[own[0]]._replace(notes=(note, *splits[own[0]].notes))
 
 
 def _find(flags: Any, name: str, wanted: Sequence[str]) -> dict[str, str]:

@@ -214,6 +214,23 @@ def read(
     return DataSet(examples, path, notes)
 
 
+def languages_in(path: str | os.PathLike, flag: str = "--data_dir") -> tuple[str, ...] | None:
+    """The languages that a file of XNLI has rows of, in the order of LANGUAGES; None where it has no such column.
+
+    Raises:
+      UserError: the file cannot be read, or there is none of LANGUAGES.
+    """
+    path = os.fspath(path)
+    found: set[str] = set()
+    for row in tables.read_rows(path, flag, kind="tsv"):
+        if "language" not in row.columns:
+            return None
+        found.add(row["language"])
+    if not found.intersection(LANGUAGES):
+        raise UserError(f"{flag}: {path} has no row of a language of XNLI; there are: {', '.join(sorted(found))}")
+    return tuple(language for language in LANGUAGES if language in found)
+
+
 def _folders(root, task: Task) -> list:
     """Where files of a task may lie: below `root` first, so that what is beside does not stand for them."""
     names = dict.fromkeys(name for folder in task.folders for name in (folder, folder.lower()))

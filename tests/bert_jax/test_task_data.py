@@ -78,8 +78,29 @@ def test_xnli_is_evaluated_by_language(tmp_path):
     assert len(data.splits["dev_de"].examples) == 2 and len(data.splits["dev_zh"].examples) == 1
     assert data.splits["train"].examples[0].label == "contradiction"
     assert tuple(opened("xnli", ("dev",), data_dir=tmp_path, language="sw").splits) == ("dev_sw",)
+    assert not any(examples.notes for examples in data.splits.values())
     with pytest.raises(UserError, match="--train_language: 'xx' is no language of XNLI"):
         opened("xnli", data_dir=tmp_path, train_language="xx")
+
+
+def test_xnli_with_some_of_the_languages(tmp_path):
+    head, row = "language\tgold_label\tsentence1\tsentence2\n", "{}\tneutral\ta\tb\n"
+    put(tmp_path, some=head + "".join(map(row.format, ["zh", "de", "zh", "xx"])), none=head + row.format("xx"))
+    put(tmp_path, plain="sentence1\tsentence2\na\tb\n")
+    data = opened("xnli", ("dev",), eval_file=tmp_path / "some.tsv")
+    assert {split: len(one.examples) for split, one in data.splits.items()} == {"dev_de": 1, "dev_zh": 2}
+    said = []
+    task_data.tell_of(data, said.append)
+    assert said[1:3] == [
+        "dev: of the 15 languages of XNLI there are de, zh",
+        f"dev_zh: 2 examples from {tmp_path}/some.tsv",
+    ]
+    with pytest.raises(UserError, match=r"^--eval_file: .*none.tsv has no row of a language of XNLI; there are: xx$"):
+        opened("xnli", ("dev",), eval_file=tmp_path / "none.tsv")
+    with pytest.raises(UserError, match="has no row of language 'fr'; there are: de, xx, zh"):
+        opened("xnli", ("dev",), eval_file=tmp_path / "some.tsv", language="fr")
+    data = opened("xnli", ("test",), predict_file=tmp_path / "plain.tsv")
+    assert {split: len(one.examples) for split, one in data.splits.items()} == {"test": 1}
 
 
 @pytest.mark.parametrize(

@@ -129,6 +129,17 @@ def test_xnli(tmp_path):
     assert short(read(tmp_path, "xnli", "test", unlabelled, language="zh")) == [("0", "a", "b", None)]
 
 
+def test_languages_in_a_file(tmp_path):
+    path = tmp_path / "x.tsv"
+    path.write_text("language\tx\nzh\t1\nxx\t1\nar\t1\nzh\t1\n")
+    assert glue_data.languages_in(path) == ("ar", "zh")
+    path.write_text("sentence1\tx\nzh\t1\n")
+    assert glue_data.languages_in(path) is None
+    path.write_text("language\tx\nyy\t1\nxx\t1\n")
+    with pytest.raises(UserError, match=r"^--x: .*x.tsv has no row of a language of XNLI; there are: xx, yy$"):
+        glue_data.languages_in(path, "--x")
+
+
 def test_finding_files(tmp_path):
     make(tmp_path, "glue/MRPC/train.tsv", "glue/MRPC/dev.tsv", "glue/MRPC/msr_paraphrase_test.txt")
     names = {"train": "train.tsv", "dev": "dev.tsv", "test": "msr_paraphrase_test.txt"}
