@@ -132,6 +132,7 @@ class FinetuningRun:
             "labels": list(head.labels),
             "head_features": head.features,
             "head_lstm": list(head.lstm),
+            **({"label_mean": head.mean, "label_deviation": head.deviation} if head.is_scaled else {}),
             "data": _fingerprint(self.work.train),
             **{name: getattr(self.flags, name) for name in _SETTINGS},
         }

@@ -1,7 +1,9 @@
 """Output layers of tasks: what kind there is on top of the encoder, and the names of its outputs."""
 
 import json
+import math
 import os
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from input_pipeline import files
@@ -30,12 +32,16 @@ class TaskHead(NamedTuple):
         features: of FEATURES.
         lstm: sizes of bidirectional LSTMs between the encoder and the dense layer, which the paper has in two of its
             ablations (tables 5 and 7); none by default.
+        mean, deviation: of a regression, what its output is multiplied by (deviation) and what is added then (mean), so
+            that the layer itself learns numbers of unit scale whatever the unit of the labels.
     """
 
     kind: str
     labels: tuple[str, ...]
     features: str = "last"
     lstm: tuple[int, ...] = ()
+    mean: float = 0.0
+    deviation: float = 1.0
 
     @property
     def of_tokens(self) -> bool:
@@ -52,11 +58,22 @@ class TaskHead(NamedTuple):
         """Whether it reads the pooled vector."""
         return not self.of_tokens and not self.lstm
 
+    @property
+    def is_scaled(self) -> bool:
+        """Whether the output is not what the layer gives, but that times `deviation` plus `mean`."""
+        return (self.mean, self.deviation) != (0.0, 1.0)
+
+    def without_scale(self) -> "TaskHead":
+        """The head whose output is what the layer gives, as other programs know it."""
+        return self._replace(mean=0.0, deviation=1.0)
+
     def save(self, folder: str | os.PathLike) -> None:
         """Writes the head's description beside its weights."""
         described = {"kind": self.kind, "labels": list(self.labels)}
         if not self.is_plain:
             described |= {"features": self.features, "lstm": list(self.lstm)}
+        if self.is_scaled:
+            described |= {"mean": self.mean, "deviation": self.deviation}
         files.write_json_atomic(files.as_path(folder) / HEAD_FILE, described)
 
 
@@ -92,8 +109,20 @@ def read_head(folder: str | os.PathLike, flag: str) -> TaskHead | None:
         value = json.loads(files.read_text(file, flag))
         kind, labels = value["kind"], value["labels"]
         features, lstm = value.get("features", "last"), tuple(value.get("lstm", ()))
+        mean, deviation = float(value.get("mean", 0.0)), float(value.get("deviation", 1.0))
         if features not in FEATURES or not all(type(size) is int and size > 0 for size in lstm):
+            raise ValueError
+        if not (math.isfinite(mean) and 0 < deviation < math.inf):
             raise ValueError
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         raise UserError(f"{flag}: {file} is damaged; it describes the task's outputs in JSON") from None
-    return make_head(kind, labels, f"{flag}: {file}")._replace(features=features, lstm=lstm)
+    head = make_head(kind, labels, f"{flag}: {file}")
+    return head._replace(features=features, lstm=lstm, mean=mean, deviation=deviation)
+
+
+def rescale(params: Mapping[str, Any], before: TaskHead, after: TaskHead) -> dict[str, Any]:
+    """Parameters that give below the scale of `after` the outputs that `params` gives below that of `before`."""
+    layer = params["classifier"]
+    kernel = layer["kernel"] * (before.deviation / after.deviation)
+    bias = (layer["bias"] * before.deviation + (before.mean - after.mean)) / after.deviation
+    return {**params, "classifier": {**layer, "kernel": kernel, "bias": bias}}

@@ -1,6 +1,7 @@
 """From --task_name and the flags of files to the examples of each split, whatever form they are in."""
 
 import contextlib
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -37,6 +38,7 @@ class TaskData(NamedTuple):
         submission: split -> the file that a leaderboard takes.
         version_2: whether questions may have no answer.
         bounds: of a regression's numbers.
+        scale: mean and standard deviation by which a regression's labels are standardised; None for labels as they are.
     """
 
     name: str
@@ -46,6 +48,7 @@ class TaskData(NamedTuple):
     submission: dict[str, str]
     version_2: bool = False
     bounds: tuple[float, float] | None = None
+    scale: tuple[float, float] | None = None
 
 
 def is_labelled(split: str) -> bool:
@@ -158,7 +161,16 @@ def open_data(flags: Any, name: str, wanted: Sequence[str], labels: Sequence[str
         dict(known.submission) if known else {},
         version_2,
         glue_data.SCORES if name == "stsb" else None,
+        _scale(splits["train"]) if name == "regression" and "train" in splits else None,
     )
+
+
+def _scale(train: DataSet) -> tuple[float, float]:
+    """Mean and standard deviation of the labels, the same on any machine; a deviation of 1 where all are equal."""
+    labels = [example.label for example in train.examples]
+    mean = math.fsum(labels) / len(labels)
+    deviation = math.sqrt(math.fsum((label - mean) ** 2 for label in labels) / len(labels))
+    return mean, deviation or 1.0
 
 
 def _check_fields(flags: Any) -> None:
@@ -180,6 +192,9 @@ def tell_of(data: TaskData, say: Callable[[str], None]) -> None:
             say(note)
     if data.labels and data.kind not in FIXED_OUTPUTS:
         say(f"{data.kind}: {', '.join(data.labels)}")
+    if data.scale:
+        mean, deviation = data.scale
+        say(f"regression: labels are standardised by their mean {mean:g} and standard deviation {deviation:g}")
 
 
 def _kind_of_split(split: str) -> str:

@@ -66,7 +66,8 @@ class BertForTask(WithEncoder):
             x = lstm(self.dropout(x), sequence_ids)
         if not self.head.of_tokens:
             x = self._summary(x, starts, jnp.maximum(starts + lengths - 1, 0))
-        return self.classifier(self.dropout(x)).astype(jnp.float32)
+        logits = self.classifier(self.dropout(x)).astype(jnp.float32)
+        return logits * self.head.deviation + self.head.mean if self.head.is_scaled else logits
 
     def _features(self, hidden_states):
         match self.head.features:

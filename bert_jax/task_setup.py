@@ -10,7 +10,7 @@ from bert_jax import beside_checkpoint, initial_parameters, metrics
 from bert_jax.config import BertConfig, config_from_flags
 from bert_jax.convert import checkpoints
 from bert_jax.finetuning import FinetuningTask
-from bert_jax.heads import FEATURES, TaskHead, make_head
+from bert_jax.heads import FEATURES, TaskHead, make_head, rescale
 from bert_jax.task_data import TaskData
 from bert_jax.task_modeling import BertForTask
 from bert_jax.tasks.classification import Classification
@@ -46,6 +46,8 @@ class TaskModel(NamedTuple):
 def make_head_from_flags(flags: Any, data: TaskData) -> TaskHead:
     """The output layer that the task and the flags of the paper's ablations ask for."""
     head = make_head(data.kind, data.labels, "--labels")
+    if data.scale:
+        head = head._replace(mean=data.scale[0], deviation=data.scale[1])
     try:
         sizes = tuple(int(size) for size in flags.head_lstm)
     except ValueError:
@@ -152,11 +154,14 @@ def check_length(flags: Any, config: BertConfig) -> None:
 def _load(flags, config, head, source, message) -> tuple[TaskHead, dict[str, Any]]:
     """The checkpoint's parameters, and the head with the order of labels that they are for."""
     theirs = checkpoints.head_of(source, flags.allow_pickled_weights)
-    same = theirs is not None and theirs._replace(labels=()) == head._replace(labels=())
-    if same and set(theirs.labels) == set(head.labels):
-        head = theirs
-    loaded, report = initial_parameters.read(flags, config, head)
-    if head is not theirs and theirs is not None:
+    same = theirs is not None and theirs.without_scale()._replace(labels=()) == head.without_scale()._replace(labels=())
+    kept = same and set(theirs.labels) == set(head.labels)
+    loaded, report = initial_parameters.read(flags, config, theirs if kept else head)
+    if kept:
+        if "classifier" in loaded:
+            loaded = rescale(loaded, theirs, head)
+        head = theirs._replace(mean=head.mean, deviation=head.deviation)
+    elif theirs is not None:
         parts = set(loaded) - {"bert"}
         if parts:
             loaded = {"bert": loaded["bert"]}

@@ -13,6 +13,7 @@ from bert_jax import devices, processes
 from bert_jax.convert.huggingface_export import export_huggingface
 from bert_jax.convert.stablehlo import check_platforms, export_stablehlo
 from bert_jax.convert.tf1_export import export_tf1
+from bert_jax.heads import rescale
 from bert_jax.loading import LoadedBert, load_from_flags
 from input_pipeline import files
 from input_pipeline.errors import UserError
@@ -65,8 +66,11 @@ def write(folder: Path, flags: Any, bert: LoadedBert) -> list[str]:
             f"--format={flags.format}: no program there knows a head with --head_features={head.features} and "
             f"--head_lstm={','.join(map(str, head.lstm))}; --format=stablehlo takes any"
         )
+    params = bert.params
+    if head and head.is_scaled:
+        params, head = rescale(params, head, head.without_scale()), head.without_scale()
     exporter = export_huggingface if flags.format == "huggingface" else export_tf1
-    return exporter(folder, bert.config, head, bert.params, bert.tokenizer)
+    return exporter(folder, bert.config, head, params, bert.tokenizer)
 
 
 @contextlib.contextmanager

@@ -1,4 +1,7 @@
-"""Texts and pairs of texts -> a number, as in STS-B (section 4.1): the pooled vector, one output, squared error."""
+"""Texts and pairs of texts -> a number, as in STS-B (section 4.1): the pooled vector, one output, squared error.
+
+Where the head has a scale, the loss is that of standardised labels: 1 for a model that always predicts their mean.
+"""
 
 import dataclasses
 import os
@@ -35,8 +38,8 @@ class Regression:
     main_metric: str = "pearson"
 
     def losses(self, logits: jax.Array, labels: jax.Array) -> Losses:
-        """Squared error of each example, f32 [batch]."""
-        return Losses(jnp.square(logits[:, 0] - labels), None, jnp.ones_like(labels))
+        """Squared error of each example, f32 [batch], in squares of the head's deviation."""
+        return Losses(jnp.square((logits[:, 0] - labels) / self.head.deviation), None, jnp.ones_like(labels))
 
     def predictions(self, examples: list[TextExample], features: Features, logits: Sequence[np.ndarray]) -> list[float]:
         values = np.asarray(logits, np.float32).reshape(-1)

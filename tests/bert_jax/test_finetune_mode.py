@@ -71,6 +71,45 @@ def test_numbers_are_predicted(tasks):
     assert all(-1 < float(row[1]) < 3 for row in rows)
 
 
+@pytest.fixture(scope="module")
+def prices(tasks, tmp_path_factory):
+    """The flags of a finished regression whose labels are far from unit scale."""
+    folder = tmp_path_factory.mktemp("prices")
+    for split in ("train", "dev"):
+        heads, *rows = [line.split(",") for line in (tasks.folder / f"regression_{split}.csv").read_text().splitlines()]
+        rows = [[*texts, f"{float(label) * 1e5 + 4e5:.0f}"] for *texts, label in rows]
+        (folder / f"{split}.csv").write_text("".join(",".join(row) + "\n" for row in [heads, *rows]))
+    files = {"train_file": folder / "train.csv", "eval_file": folder / "dev.csv"}
+    given = tasks.flags("regression", folder / "out", **files)
+    assert tasks.run(**given) == 0
+    return given
+
+
+def test_numbers_of_any_unit_are_learned_alike(tasks, prices):
+    folder, plain = prices["output_dir"], tasks.finished("regression")
+    np.testing.assert_allclose(losses(folder)[:5], losses(plain)[:5], rtol=1e-3)
+    results, theirs = results_of(folder), results_of(plain)
+    assert results["pearson"] > 0.8 and results["mean_squared_error"] < 2e9
+    assert results["loss"] == pytest.approx(theirs["loss"], rel=0.5)
+    ours = [float(row[1]) for row in read_table(folder / "predictions.tsv")[1:]]
+    assert all(3e5 < value < 7e5 for value in ours)
+
+
+@pytest.mark.parametrize("form", ["huggingface", "tf1"])
+def test_exported_numbers_are_in_the_unit_of_the_labels(tasks, prices, tmp_path, form):
+    folder = prices["output_dir"]
+    exported = {"mode": "export", "format": form, "init_checkpoint": folder, "output_dir": tmp_path / "model"}
+    assert tasks.run(**exported) == 0
+    asked = {"mode": "evaluate", "task_name": "regression", "text_pair_field": "text2", "max_seq_length": 24}
+    asked |= {"eval_file": prices["eval_file"], "init_checkpoint": tmp_path / "model", "output_dir": tmp_path / "out"}
+    assert tasks.run(**asked) == 0
+    ours, theirs = (
+        read_table(place)[1:] for place in (tmp_path / "out/predictions.tsv", folder / "eval_predictions.tsv")
+    )
+    ours, theirs = ([float(row[1]) for row in rows] for rows in (ours, theirs))
+    np.testing.assert_allclose(ours, theirs, rtol=1e-5)
+
+
 def test_an_ending_is_chosen(tasks):
     folder = tasks.finished("multiple_choice")
     assert results_of(folder)["accuracy"] == 1.0

@@ -1,8 +1,11 @@
 """Heads of tasks: kinds, labels, and the file that describes them."""
 
+import json
+
+import numpy as np
 import pytest
 
-from bert_jax.heads import HEAD_FILE, KINDS, TaskHead, make_head, read_head
+from bert_jax.heads import HEAD_FILE, KINDS, TaskHead, make_head, read_head, rescale
 from input_pipeline.errors import UserError
 
 
@@ -50,3 +53,35 @@ def test_damaged_files_are_named(content, tmp_path):
     (tmp_path / HEAD_FILE).write_text(content)
     with pytest.raises(UserError, match=r"^--flag: .*task_head\.json is damaged"):
         read_head(tmp_path, "--flag")
+
+
+NUMBER = TaskHead("regression", ("value",), mean=300_000.5, deviation=120_000.25)
+
+
+def test_the_scale_of_a_regression_is_saved_where_there_is_one(tmp_path):
+    NUMBER.save(tmp_path)
+    assert read_head(tmp_path, "--flag") == NUMBER and NUMBER.is_scaled
+    NUMBER.without_scale().save(tmp_path)
+    assert json.loads((tmp_path / HEAD_FILE).read_text()) == {"kind": "regression", "labels": ["value"]}
+    assert read_head(tmp_path, "--flag") == TaskHead("regression", ("value",))
+
+
+@pytest.mark.parametrize("scale", [{"deviation": 0}, {"deviation": -1.0}, {"mean": "x"}, {"mean": float("nan")}])
+def test_a_scale_that_is_none_is_damage(scale, tmp_path):
+    (tmp_path / HEAD_FILE).write_text(json.dumps({"kind": "regression", "labels": ["value"]} | scale))
+    with pytest.raises(UserError, match=r"^--flag: .*task_head\.json is damaged"):
+        read_head(tmp_path, "--flag")
+
+
+@pytest.mark.parametrize("after", [NUMBER.without_scale(), NUMBER._replace(mean=-4.0, deviation=0.5), NUMBER])
+def test_rescaled_parameters_give_the_same_outputs(after):
+    rng = np.random.default_rng(0)
+    x, kernel, bias = rng.normal(size=(5, 3)), rng.normal(size=(3, 1)), rng.normal(size=1)
+    params = {"bert": 1, "classifier": {"kernel": kernel, "bias": bias}}
+    new = rescale(params, NUMBER, after)
+    assert new["bert"] == 1 and params["classifier"]["kernel"] is kernel
+    outputs = [
+        (x @ one["classifier"]["kernel"] + one["classifier"]["bias"]) * head.deviation + head.mean
+        for one, head in ((params, NUMBER), (new, after))
+    ]
+    np.testing.assert_allclose(*outputs, rtol=1e-12)

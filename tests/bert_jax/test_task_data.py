@@ -224,3 +224,22 @@ def test_tasks_of_glue_that_a_folder_has(tmp_path):
     assert len(task_data.glue_tasks_in("tfds")) == 9
     with pytest.raises(UserError, match="holds no folder of GLUE with train and dev files: CoLA, SST-2"):
         task_data.glue_tasks_in(str(tmp_path / "RTE"))
+
+
+def test_numbers_of_ones_own_are_standardised_by_those_of_training(tmp_path):
+    head = "text\tlabel\n"
+    put(tmp_path, train=head + "a\t100000\nb\t300000\n", dev=head + "a\t9\n", same=head + "a\t5\nb\t5\n")
+    files = {"train_file": tmp_path / "train.tsv", "eval_file": tmp_path / "dev.tsv"}
+    data = opened("regression", **files)
+    assert data.scale == (200000.0, 100000.0)
+    said = []
+    task_data.tell_of(data, said.append)
+    assert said[-1] == "regression: labels are standardised by their mean 200000 and standard deviation 100000"
+    assert opened("regression", train_file=tmp_path / "same.tsv").scale == (5.0, 1.0)
+    assert opened("regression", ("dev",), eval_file=tmp_path / "dev.tsv").scale is None
+
+
+def test_the_scores_of_stsb_are_as_they_are(tmp_path):
+    put(tmp_path, train="sentence1\tsentence2\tscore\na\tb\t1\nc\td\t5\n")
+    data = opened("stsb", train_file=tmp_path / "train.tsv")
+    assert data.scale is None and data.bounds == (0.0, 5.0)

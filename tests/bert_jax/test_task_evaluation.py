@@ -149,3 +149,9 @@ def test_the_loss_of_numbers_is_their_squared_error():
     assert exact.predictions == [1.0, 3.0] and exact.metrics["loss"] == 0.0 and exact.metrics["pearson"] == 1.0
     constant = predict(np.array([[2.5], [2.5]], np.float32), split, shown=False)
     assert constant.metrics["loss"] == pytest.approx(1.25) and constant.metrics["pearson"] is None
+
+
+def test_the_loss_of_standardised_numbers_is_in_deviations():
+    head = TaskHead("regression", ("value",), mean=200.0, deviation=100.0)
+    losses = Regression(head, None).losses(np.array([[200.0], [450.0]]), np.array([300.0, 400.0]))
+    assert losses.losses.tolist() == [1.0, 0.25] and losses.weights.tolist() == [1.0, 1.0]

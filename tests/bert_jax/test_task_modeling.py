@@ -117,3 +117,13 @@ def test_an_lstm_is_the_textbook_one():
     params = jax.tree.map(np.asarray, params)
     np.testing.assert_allclose(result[:, :3], run(x[0], params["forward"]), atol=1e-5)
     np.testing.assert_allclose(result[:, 3:], run(x[0][::-1], params["backward"])[::-1], atol=1e-5)
+
+
+def test_the_output_of_a_regression_has_the_scale_of_its_head():
+    plain = TaskHead("regression", ("value",))
+    params = random_params(CONFIG, plain)
+    batch = padded_batch(sequences())
+    inputs = batch[0], batch[1], batch[2]
+    logits = BertForTask(CONFIG, plain).apply({"params": params}, *inputs)
+    scaled = BertForTask(CONFIG, plain._replace(mean=7.0, deviation=3.0)).apply({"params": params}, *inputs)
+    np.testing.assert_allclose(scaled, 3 * logits + 7, rtol=1e-6)

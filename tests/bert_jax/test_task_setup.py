@@ -145,3 +145,23 @@ def test_all_examples_have_as_many_endings():
     }
     with pytest.raises(UserError, match="all examples need as many endings: dev has 3, train has 4"):
         make_family(flags(), data("multiple_choice", **sets), TaskHead("multiple_choice", ("choice",)), None)
+
+
+def test_an_output_layer_for_numbers_goes_on_in_the_scale_of_the_new_ones(tmp_path):
+    old = TaskHead("regression", ("value",), mean=5.0, deviation=2.0)
+    bert = small_bert.loaded(CONFIG, old)
+    write_run(tmp_path / "run", bert)
+    said = []
+    model = open_model(flags(tmp_path / "run"), data("regression")._replace(scale=(100.0, 50.0)), said.append)
+    assert model.task.module.head == old._replace(mean=100.0, deviation=50.0)
+    assert not any("begins with a new one" in line for line in said)
+    ids = np.array([[2, 10, 11, 3]])
+    inputs = ids, np.ones_like(ids), np.zeros_like(ids)
+    before, after = (
+        one.apply({"params": params}, *inputs)
+        for one, params in ((bert.module, bert.params), (model.task.module, model.loaded))
+    )
+    np.testing.assert_allclose(after, before, rtol=1e-5)
+    unscaled = open_model(flags(tmp_path / "run"), data("regression"), said.append)
+    assert unscaled.task.module.head == old.without_scale()
+    np.testing.assert_allclose(unscaled.task.module.apply({"params": unscaled.loaded}, *inputs), before, rtol=1e-5)
