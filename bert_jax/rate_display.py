@@ -40,8 +40,8 @@ class RateDisplay:
     def advance(self, count: int = 1) -> None:
         """Notes that `count` more are done."""
         now = self._clock()
-        if not self._done:
-            self._first, self._first_done = now, count
+        if not self._done:  # nothing to tell yet: there is no pace
+            self._first, self._first_done, self._shown_at = now, count, now
         self._done += count
         interval = min(max((now - self._started) / 100, SHORTEST_LINE_INTERVAL), LONGEST_LINE_INTERVAL)
         if self._bar is not None:

@@ -1,6 +1,7 @@
 """Arguments that a program passes in: what they are, and one line about what they should have been."""
 
 import contextlib
+import json
 import operator
 from collections.abc import Iterable
 from typing import Any
@@ -14,7 +15,16 @@ _LONGEST_SHOWN = 80
 
 def shown(value: Any) -> str:
     """A value for a message, which stays short."""
-    text = " ".join(repr(value).split())
+    return _short(repr(value))
+
+
+def shown_json(value: Any) -> str:
+    """A value of a JSON file or of a table, as the file has it but for strings, which look as those of messages do."""
+    return _short(repr(value) if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
+
+
+def _short(text: str) -> str:
+    text = " ".join(text.split())
     return text if len(text) <= _LONGEST_SHOWN else text[:_LONGEST_SHOWN] + "..."
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from input_pipeline import files, tables
-from input_pipeline.arguments import shown
+from input_pipeline.arguments import shown_json
 from input_pipeline.errors import UserError
 from input_pipeline.task_examples import ChoiceExample, DataSet
 
@@ -110,9 +110,9 @@ def _from_json(row: tables.Row, number: int, needs_label: bool, flag: str) -> Ch
     text, stem, endings = value["text"], value.get("stem") or "", value["endings"]
     for name, one in (("text", text), ("stem", stem)):
         if not isinstance(one, str):
-            raise UserError(f"{flag}: {row.where}: field {name!r} is {shown(one)}, no text")
+            raise UserError(f"{flag}: {row.where}: field {name!r} is {shown_json(one)}, no text")
     if not (isinstance(endings, list) and all(isinstance(ending, str) for ending in endings)):
-        raise UserError(f"{flag}: {row.where}: field 'endings' is {shown(endings)}, no list of texts")
+        raise UserError(f"{flag}: {row.where}: field 'endings' is {shown_json(endings)}, no list of texts")
     id = value.get("id")
     id = str(id) if isinstance(id, str | int) and not isinstance(id, bool) else str(number)
     label = _label(value[_LABEL], len(endings), row, flag) if needs_label and endings else None
@@ -123,4 +123,4 @@ def _label(value: Any, count: int, row: tables.Row, flag: str) -> int:
     text = value.strip() if isinstance(value, str) else value
     if not isinstance(text, bool) and str(text) in map(str, range(count)):
         return int(text)
-    raise UserError(f"{flag}: {row.where}: the label {shown(text)} is no number of an ending: 0 to {count - 1}")
+    raise UserError(f"{flag}: {row.where}: the label {shown_json(text)} is no number of an ending: 0 to {count - 1}")

@@ -26,6 +26,8 @@ _SPLITS = {"train": re.compile("train"), "dev": re.compile("testa|dev|val"), "te
 _ENDINGS = re.compile(
     r"\.(train|testa|testb|txt|conll(03|2003)?|tsv|bio|iob2?|annotated|jsonl?|ndjson)(\.gz)?$", re.IGNORECASE
 )
+# What fields of JSON lines are called elsewhere.
+_OTHER_NAMES = {"words": ("tokens",), "tags": ("ner_tags", "pos_tags", "chunk_tags", "labels")}
 # Names that come before others of the same split.
 _USUAL_NAMES = re.compile(
     r"(eng|deu|esp|ned)\.(train|testa|testb)|(train|valid|dev|test)\.(txt|conll|tsv|jsonl)", re.IGNORECASE
@@ -254,12 +256,13 @@ def _json_sentences(path: str, needs_tags: bool, flag: str) -> Iterator[TaggedEx
 
 
 def _json_object(line: bytes, where: str) -> dict[str, Any]:
+    hint = text_lines.json_lines_hint(line.decode("utf-8", "replace"))
     try:
         fields = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise UserError(f"{where}: not JSON ({error}); a line is an object with the list 'words'") from None
+        raise UserError(f"{where}: not JSON ({error}); a line is an object with the list 'words'{hint}") from None
     if not isinstance(fields, dict):
-        raise UserError(f"{where}: not a JSON object with the list 'words'")
+        raise UserError(f"{where}: not a JSON object with the list 'words'{hint}")
     return fields
 
 
@@ -267,6 +270,9 @@ def _strings(fields: dict[str, Any], name: str, where: str) -> tuple[str, ...]:
     value = fields.get(name)
     if not (isinstance(value, list) and all(isinstance(one, str) for one in value)):
         found = "is no list of strings" if name in fields else f"is missing; there are: {', '.join(fields) or 'none'}"
+        if name not in fields and (theirs := next((one for one in _OTHER_NAMES[name] if one in fields), None)):
+            numbers = ", and its numbers are names of tags here" if name == "tags" else ""
+            found += f"; {theirs!r}, as Hugging Face's data sets have it, is called {name!r} here{numbers}"
         raise UserError(f"{where}: field {name!r} {found}")
     return tuple(value)
 

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable
 from typing import Any, NamedTuple
 
 from input_pipeline import tables, text_lines
-from input_pipeline.arguments import shown
+from input_pipeline.arguments import shown_json
 from input_pipeline.errors import UserError
 from input_pipeline.task_examples import DataSet, TextExample
 
@@ -136,14 +136,14 @@ def _resolve(row: tables.Row, fields: Fields, needs_label: bool, flag: str) -> F
 def _text(row: tables.Row, name: str, name_flag: str, flag: str) -> str:
     value = row[name]
     if not isinstance(value, str):
-        raise UserError(f"{flag}: {row.where}: field {name!r} ({name_flag}) is {shown(value)}, no text")
+        raise UserError(f"{flag}: {row.where}: field {name!r} ({name_flag}) is {shown_json(value)}, no text")
     return value
 
 
 def _id(row: tables.Row, name: str, flag: str) -> str:
     value = row[name]
     if not isinstance(value, str | int) or isinstance(value, bool):
-        raise UserError(f"{flag}: {row.where}: field {name!r} ({FLAGS.id}) is {shown(value)}, no id")
+        raise UserError(f"{flag}: {row.where}: field {name!r} ({FLAGS.id}) is {shown_json(value)}, no id")
     return str(value)
 
 
@@ -153,7 +153,7 @@ def _label(row: tables.Row, name: str, kind: str, allowed: Collection[str] | Non
     if kind == "regression":
         number = _number(value)
         if not math.isfinite(number):
-            raise UserError(f"{where} is {shown(value)}, no number")
+            raise UserError(f"{where} is {shown_json(value)}, no number")
         return number
     if kind == "multi_label":
         if isinstance(value, str) and tables.kind_of(row.path) != "jsonl":
@@ -165,18 +165,18 @@ def _label(row: tables.Row, name: str, kind: str, allowed: Collection[str] | Non
 
 def _name(value: Any, where: str, allowed: Collection[str] | None) -> str:
     if not isinstance(value, str | int | float):
-        raise UserError(f"{where} is {shown(value)}, no label")
+        raise UserError(f"{where} is {shown_json(value)}, no label")
     name = value.strip() if isinstance(value, str) else json.dumps(value)
     if not name:
         raise UserError(f"{where} is empty; a label is needed")
     if "\ufffd" in name:
         raise UserError(
-            f"{where} is {shown(name)}: it is no UTF-8; convert the file, such as by iconv -f latin1 -t utf8"
+            f"{where} is {shown_json(name)}: it is no UTF-8; convert the file, such as by iconv -f latin1 -t utf8"
         )
     if allowed is not None and name not in allowed:
         known = list(allowed)
         more = f" and {len(known) - _MOST_SHOWN} more" if len(known) > _MOST_SHOWN else ""
-        raise UserError(f"{where} is {shown(name)}, none of the labels {', '.join(known[:_MOST_SHOWN])}{more}")
+        raise UserError(f"{where} is {shown_json(name)}, none of the labels {', '.join(known[:_MOST_SHOWN])}{more}")
     return name
 
 

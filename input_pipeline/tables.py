@@ -4,10 +4,10 @@ import csv
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import IO, Any, NamedTuple
 
-from input_pipeline import corpus
+from input_pipeline import corpus, text_lines
 from input_pipeline.errors import UserError
 
 _KINDS = (("jsonl", re.compile(r"\.(jsonl?|ndjson)(\.gz)?$", re.I)), ("csv", re.compile(r"\.csv(\.gz)?$", re.I)))
@@ -84,7 +84,7 @@ def read_rows(
                     if named:
                         continue
                 if len(values) != len(columns):
-                    raise _Damaged(line, _wrong_count(len(values), columns, kind))
+                    raise _Damaged(line, _wrong_count(len(values), columns, kind) + _separator_hint(columns, [], kind))
                 yield Row(path, line, columns, values)
         except _Damaged as error:
             line, problem = error.args
@@ -118,9 +118,24 @@ def check_columns(row: Row, names: Iterable[str], flag: str, hint: str = "") -> 
             there = ", ".join(row.columns)
             there = there if len(there) <= _LONGEST_LIST else there[:_LONGEST_LIST] + "..."
             place = row.where if kind_of(row.path) == "jsonl" else row.path
+            hint += _separator_hint(row.columns, row.values, kind_of(row.path))
             raise UserError(f"{flag}: {place} has no column {name!r}; there are: {there or 'none'}{hint}")
         if row.columns.count(name) > 1:
             raise UserError(f"{flag}: {row.path} has two columns named {name!r}")
+
+
+def _separator_hint(columns: Sequence[str], values: Sequence[Any], kind: str) -> str:
+    """What may be wrong with a table of one column, to be added to an error."""
+    if len(columns) != 1 or kind == "jsonl":
+        return ""
+    first = columns[0] if columns[0] != "1" else "".join(map(str, values))
+    if ";" in first:
+        return "; it looks as if ';' separated them: save the file with commas as .csv, or with tabs as .tsv"
+    if kind == "csv" and "\t" in first:
+        return "; it looks as if tabs separated them: the name of such a file does not end in .csv but in .tsv"
+    if kind == "tsv" and "," in first:
+        return "; it looks as if commas separated them: the name of such a file ends in .csv"
+    return ""
 
 
 class _Damaged(Exception):
@@ -173,9 +188,10 @@ def _objects(lines: Iterator[tuple[int, str]], odd: Counter) -> Iterator[tuple[i
         try:
             value = json.loads(text)
         except (ValueError, RecursionError) as error:
-            raise _Damaged(number, f"not JSON ({error}); a line is an object") from None
+            hint = text_lines.json_lines_hint(text)
+            raise _Damaged(number, f"not JSON ({error}); a line is an object{hint}") from None
         if not isinstance(value, dict):
-            raise _Damaged(number, "not a JSON object")
+            raise _Damaged(number, f"not a JSON object{text_lines.json_lines_hint(text)}")
         yield number, value
 
 

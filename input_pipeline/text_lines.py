@@ -42,6 +42,19 @@ def is_json_lines(path: str) -> bool:
     return _JSON_LINES.search(path) is not None
 
 
+def json_lines_hint(first: str) -> str:
+    """What to add to an error about a line of JSON; nothing unless the file seems to be one value over all its lines.
+
+    Arguments:
+      first: the line that is no object.
+    """
+    if first.lstrip().startswith("["):
+        return "; an array of objects has to become JSON lines, an object a line: jq -c '.[]' does that"
+    if first.strip() == "{":
+        return "; objects over several lines have to become JSON lines, an object a line: jq -c . does that"
+    return ""
+
+
 def input_paths(specs: str | Iterable[str], flag: str = "--input_file") -> list[str]:
     """The files of paths, globs and folders, in the order given; each is opened once, to see that it is text.
 
@@ -131,12 +144,13 @@ def _lines_of(file: IO[bytes]) -> Iterator[str]:
 
 
 def _from_json(line: TextLine, text_field: str, flag: str) -> TextLine:
+    hint = json_lines_hint(line.text)
     try:
         fields = json.loads(line.text)
     except (ValueError, RecursionError) as error:
-        raise UserError(f"{line.where(flag)}: not JSON ({error}); a line is an object with the text") from None
+        raise UserError(f"{line.where(flag)}: not JSON ({error}); a line is an object with the text{hint}") from None
     if not isinstance(fields, dict):
-        raise UserError(f"{line.where(flag)}: not a JSON object with a field {text_field!r}")
+        raise UserError(f"{line.where(flag)}: not a JSON object with a field {text_field!r}{hint}")
     if not isinstance(fields.get(text_field), str):
         found = f"is missing; there are: {', '.join(fields) or 'none'}" if text_field not in fields else "is no string"
         raise UserError(f"{line.where(flag)}: field {text_field!r} {found} (--text_field)")

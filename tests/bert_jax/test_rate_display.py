@@ -22,12 +22,12 @@ def shown(total, seconds, **options):
 
 def test_a_line_now_and_then_with_pace_and_rest():
     lines, summary = shown(100, [10.0, *(10 + 0.5 * n for n in range(1, 20))])
-    assert lines == ["1/100 lines (1%)", "11/100 lines (11%)  2.0 lines/s  ETA 44 s"]
+    assert lines == ["11/100 lines (11%)  2.0 lines/s  ETA 44 s"]
     assert summary == "20 lines in 20 s"
 
 
 def test_an_unknown_total():
-    assert shown(None, [6.0, 12.0]) == (["1 line", "2 lines  0.2 lines/s"], "2 lines in 12 s")
+    assert shown(None, [6.0, 12.0]) == (["2 lines  0.2 lines/s"], "2 lines in 12 s")
 
 
 def test_one_is_no_plural():

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from input_pipeline.arguments import list_of_texts, texts_of, whole_number, whole_numbers
+from input_pipeline.arguments import list_of_texts, shown_json, texts_of, whole_number, whole_numbers
 from input_pipeline.errors import UserError
 
 
@@ -44,6 +44,14 @@ def test_pairs_of_any_kind(value):
 def test_what_is_no_text(value):
     with pytest.raises(UserError, match=r"^text 1 must be a string or a pair of strings, not "):
         texts_of(value, "text 1")
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(None, "null"), (True, "true"), (1.5, "1.5"), ("nan", "'nan'"), (["é"], '["é"]'), ([1] * 99, "[1, 1")],
+)
+def test_values_of_json_look_like_json(value, text):
+    assert shown_json(value).startswith(text) and len(shown_json(value)) <= 83
 
 
 def test_a_long_value_is_shown_in_short():

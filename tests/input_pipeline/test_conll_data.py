@@ -137,7 +137,13 @@ def test_json_lines(tmp_path):
         ('{"words": "a", "tags": ["O"]}', "line 1: field 'words' is no list of strings"),
         ('{"words": ["a"], "tags": [0]}', "line 1: field 'tags' is no list of strings"),
         ('{"words": ["a", "b"], "tags": ["O"]}', "line 1: 2 words, but 1 tags"),
-        ('["a"]', "line 1: not a JSON object"),
+        ('["a"]', "line 1: not a JSON object with the list 'words'; an array of objects has to become JSON lines"),
+        ("{", "line 1: not JSON"),
+        ('{"tokens": ["a"], "ner_tags": [0]}', "'tokens', as Hugging Face's data sets have it, is called 'words' here"),
+        (
+            '{"words": ["a"], "ner_tags": [0]}',
+            "'ner_tags', as Hugging Face's data sets have it, is called 'tags' here, and its numbers are names of tags",
+        ),
         ("a O", "line 1: not JSON"),
     ],
 )

@@ -102,8 +102,8 @@ def test_ids_that_are_not_unique_are_noted(tmp_path):
         ("a.csv", "text\na\n", r"a.csv has no column 'label'; there are: text"),
         ("a.jsonl", '{"text": "a", "label": 1}\n{"text": "a"}\n', r"line 2 has no column 'label'; there are: text"),
         ("a.jsonl", '{"text": 5, "label": 1}\n', r"line 1: field 'text' \(--text_field\) is 5, no text"),
-        ("a.jsonl", '{"text": "a", "label": null}\n', r"line 1: field 'label' \(--label_field\) is None, no label"),
-        ("a.jsonl", '{"text": "a", "label": ["x"]}\n', r"line 1: .* is \['x'\], no label"),
+        ("a.jsonl", '{"text": "a", "label": null}\n', r"line 1: field 'label' \(--label_field\) is null, no label"),
+        ("a.jsonl", '{"text": "a", "label": ["x"]}\n', r"line 1: .* is \[\"x\"\], no label"),
         ("a.csv", "text,label\na, \n", r"line 2: field 'label' \(--label_field\) is empty; a label is needed"),
         ("a.csv", "text,label\na,z\n", r"line 2: field 'label' \(--label_field\) is 'z', none of the labels x, y"),
         ("a.tsv", "text\tlabel\na\tb\tx\n", r"line 2: 3 fields, where the header line has 2 \(text, label\)"),
@@ -120,6 +120,42 @@ def test_wrong_ids_and_numbers(tmp_path):
         read(tmp_path, "a.jsonl", '{"text": "a", "id": [1]}', id="id", needs_label=False)
     with pytest.raises(UserError, match=r"has no column '3'; there are: 1, 2"):
         read(tmp_path, "a.tsv", "a\tb\n", text="3", label="1")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "hint"),
+    [
+        ("a.csv", "text;label\na, b;1\n", r"line 2: 2 fields, .*; it looks as if ';' separated them: save the file"),
+        ("a.csv", "text;label\na;1\n", r"has no column 'text'; .*; it looks as if ';' separated them"),
+        ("a.csv", "text\tlabel\na\t1\n", r"has no column 'text'; .*: the name of such a file does not end in .csv but"),
+        ("a.txt", "text,label\na,1\n", r"has no column 'text'; .*: the name of such a file ends in .csv$"),
+    ],
+)
+def test_other_separators_are_noticed(tmp_path, name, text, hint):
+    with pytest.raises(UserError, match=hint):
+        read(tmp_path, name, text)
+
+
+def test_other_separators_are_noticed_without_names_of_columns(tmp_path):
+    with pytest.raises(UserError, match=r"has no column '2'; there are: 1 .*; it looks as if ';' separated them"):
+        read(tmp_path, "a.csv", "a;x\nb;y\n", text="1", label="2")
+
+
+def test_no_separator_is_looked_for_where_columns_are_there(tmp_path):
+    with pytest.raises(UserError, match=r"there are: a;b, label \(--text_field[^;]*; in a file without|[^;]*\)$"):
+        read(tmp_path, "a.csv", "a;b,label\nx,1\n")
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.jsonl"])
+def test_classes_may_be_called_like_numbers_that_are_none(tmp_path, name):
+    names = ("nan", "inf", "NA", "-inf", "NaN", "null")
+    rows = {
+        "a.csv": "text,label\n" + "".join(f"a,{name}\n" for name in names),
+        "a.jsonl": "".join(f'{{"text": "a", "label": "{name}"}}\n' for name in names),
+    }
+    data = read(tmp_path, name, rows[name])
+    assert [one.label for one in data.examples] == list(names)
+    assert own_data.label_names([data]) == tuple(sorted(names))
 
 
 def test_names_of_labels():

@@ -8,7 +8,15 @@ from types import SimpleNamespace
 import pytest
 
 from input_pipeline.errors import UserError
-from input_pipeline.text_lines import STANDARD_INPUT, count_lines, input_paths, pair_of, read_lines, split_pair
+from input_pipeline.text_lines import (
+    STANDARD_INPUT,
+    count_lines,
+    input_paths,
+    json_lines_hint,
+    pair_of,
+    read_lines,
+    split_pair,
+)
 
 
 def write(path, content):
@@ -71,6 +79,20 @@ def test_bad_lines_of_json_are_named(tmp_path, line, problem):
     path = write(tmp_path / "a.jsonl", f'{{"text": "x"}}\n{line}\n')
     with pytest.raises(UserError, match=rf"--input_file: .*a\.jsonl, line 2: {problem}"):
         list(read_lines([path]))
+
+
+@pytest.mark.parametrize(
+    ("first", "hint"),
+    [
+        ("[", "jq -c '.[]' does that"),
+        (' [{"text": "a"}]', "jq -c '.[]' does that"),
+        ("{ ", "jq -c . does that"),
+        ('{"text": ', ""),
+        ("text", ""),
+    ],
+)
+def test_one_value_over_several_lines_is_noticed(first, hint):
+    assert json_lines_hint(first).endswith(hint) and bool(json_lines_hint(first)) == bool(hint)
 
 
 def test_what_is_no_text_is_refused(tmp_path):
