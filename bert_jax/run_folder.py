@@ -6,6 +6,7 @@ result would belong to neither. The schedule alone may be extended. Next to run.
 (configuration, vocabulary), and below checkpoints/ the state.
 """
 
+import contextlib
 import dataclasses
 import datetime
 import fcntl
@@ -14,6 +15,7 @@ import importlib.metadata
 import json
 import os
 import platform
+import shutil
 import socket
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -64,6 +66,8 @@ class Start:
 class RunFolder:
     """An output folder, made if missing and held by one run while it is entered.
 
+    One that was made is taken away again when an error comes before there is anything in it.
+
         with RunFolder(output_dir) as run:
             start = run.start(mode="pretrain", settings={...}, num_train_steps=1000, flags={...}, save=[config.save])
             if not start.finished:
@@ -79,6 +83,7 @@ class RunFolder:
         self.path = files.as_path(path)
         self.checkpoints = self.path / CHECKPOINTS
         self._lock: IO[str] | None = None
+        self._made: list[Any] = []  # this folder and those above it that were not there
 
     def __enter__(self) -> "RunFolder":
         """Takes the folder.
@@ -93,6 +98,8 @@ class RunFolder:
         return self
 
     def __exit__(self, kind, error, traceback) -> None:
+        if kind is not None and self._made:
+            self._remove_if_empty()
         if self._lock is not None:
             self._lock.close()
 
@@ -165,6 +172,8 @@ class RunFolder:
         with files.user_errors(self.path, "--output_dir"):
             if self.path.exists() and not self.path.is_dir():
                 raise NotADirectoryError
+            if not files.is_remote(self.path):
+                self._made = [folder for folder in (self.path, *self.path.parents) if not folder.exists()]
             self.path.mkdir(parents=True, exist_ok=True)
             self._refuse_foreign()
             owner = f"process {os.getpid()} on {socket.gethostname()}"
@@ -188,6 +197,16 @@ class RunFolder:
             lock.write(owner)
             lock.flush()
             self._lock = lock
+
+    def _remove_if_empty(self) -> None:
+        """Removes the folder if it holds the lock and empty folders only, and with it those above that were made."""
+        own = os.fspath(self.path / LOCK_FILE)
+        if any(os.path.join(place, name) != own for place, _, names in os.walk(self.path) for name in names):
+            return
+        shutil.rmtree(self.path, ignore_errors=True)
+        with contextlib.suppress(OSError):  # something else came into it
+            for folder in self._made[1:]:
+                os.rmdir(folder)
 
     def _refuse_foreign(self) -> None:
         if (self.path / RUN_FILE).exists() or (self.path / LOCK_FILE).exists():

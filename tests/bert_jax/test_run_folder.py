@@ -217,3 +217,46 @@ def test_a_checkpoint_that_is_not_there_is_named(tmp_path):
     assert complaint(tmp_path / "checkpoints" / "5") == (
         f"--restore_from: {tmp_path}/checkpoints/5 is no complete checkpoint"
     )
+
+
+def fail_in(path, *names):
+    """Enters a run folder, puts files into it, and fails."""
+    with pytest.raises(UserError, match="a mistake"), RunFolder(path):
+        for name in names:
+            (path / name).parent.mkdir(parents=True, exist_ok=True)
+            (path / name).write_text("x")
+        (path / "cache").mkdir(exist_ok=True)
+        raise UserError("a mistake")
+
+
+def test_a_folder_that_was_made_for_nothing_is_taken_away(tmp_path):
+    fail_in(tmp_path / "runs" / "new")
+    assert os.listdir(tmp_path) == []
+    (tmp_path / "runs").mkdir()
+    fail_in(tmp_path / "runs" / "new")
+    assert os.listdir(tmp_path) == ["runs"] and os.listdir(tmp_path / "runs") == []
+
+
+@pytest.mark.parametrize("name", ["run.json", "cache/features.npy", "notes.log"])
+def test_a_folder_that_holds_something_stays(tmp_path, name):
+    fail_in(tmp_path / "new", name)
+    assert (tmp_path / "new" / name).read_text() == "x"
+
+
+def test_a_folder_that_was_there_stays(tmp_path):
+    (tmp_path / "own").mkdir()
+    fail_in(tmp_path / "own")
+    assert (tmp_path / "own").is_dir()
+
+
+def test_only_what_is_empty_above_it_is_taken_away(tmp_path):
+    with pytest.raises(UserError), RunFolder(tmp_path / "runs" / "new"):
+        (tmp_path / "runs" / "other").mkdir()
+        raise UserError("a mistake")
+    assert os.listdir(tmp_path / "runs") == ["other"]
+
+
+def test_a_folder_without_an_error_stays(tmp_path):
+    with RunFolder(tmp_path / "new"):
+        pass
+    assert (tmp_path / "new").is_dir()
