@@ -72,6 +72,16 @@ def _field(file_name: str, index: str, prediction: Any) -> str:
     return prediction
 
 
+def missing_tables(folder: str | os.PathLike) -> str | None:
+    """A line about what the leaderboard would miss in a folder's submission.zip; None without a zip or a miss."""
+    source = as_path(folder, FLAG)
+    with user_errors(source, FLAG):
+        missing = [name for name in ROWS if not (source / name).exists()]
+        if not missing or not (source / ZIP).exists():
+            return None
+    return f"{ZIP} has {len(ROWS) - len(missing)} of {len(ROWS)} tables; missing: {', '.join(missing)}"
+
+
 def zip_folder(folder: str | os.PathLike) -> tuple[str, list[str]]:
     """Packs the tables that are in `folder` into its submission.zip; the same tables give the same bytes.
 
@@ -87,8 +97,6 @@ def zip_folder(folder: str | os.PathLike) -> tuple[str, list[str]]:
     if not there:
         raise UserError(f"{FLAG}: no table of predictions in {source}; looked for {', '.join(ROWS)}")
     notes = []
-    if missing := [name for name in ROWS if name not in there]:
-        notes.append(f"{ZIP} has {len(there)} of {len(ROWS)} tables; missing: {', '.join(missing)}")
     with replacing(source / ZIP, FLAG) as part, zipfile.ZipFile(part, "w") as packed:
         for name in there:
             data = read_bytes(source / name, FLAG)
@@ -98,4 +106,5 @@ def zip_folder(folder: str | os.PathLike) -> tuple[str, list[str]]:
             packed.writestr(entry, data)
             if (rows := data.count(b"\n") - 1) != ROWS[name]:
                 notes.append(f"predictions in {name}: {rows:,}; examples in the leaderboard's test set: {ROWS[name]:,}")
-    return os.fspath(source / ZIP), notes
+    missing = missing_tables(folder)
+    return os.fspath(source / ZIP), [missing] * bool(missing) + notes

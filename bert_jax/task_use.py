@@ -5,7 +5,7 @@ from typing import Any
 
 import jax
 
-from bert_jax import devices, partitioning, processes, task_data
+from bert_jax import devices, glue_submission, partitioning, processes, task_data
 from bert_jax.convert import checkpoints
 from bert_jax.heads import TaskHead
 from bert_jax.loading import load_from_flags
@@ -142,3 +142,5 @@ def _write(path: str, family: Any, answers: list[Answers], data: task_data.TaskD
         processes.say(f"evaluation: {metrics_text(results)}")
         write_report(folder)
     processes.say(f"written to {path}: {', '.join(names)}")
+    if glue_submission.ZIP in names and (line := glue_submission.missing_tables(folder)):
+        processes.say(line)

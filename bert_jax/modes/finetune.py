@@ -4,7 +4,17 @@ import os
 from pathlib import Path
 from typing import Any
 
-from bert_jax import devices, finetuning_options, partitioning, processes, several_runs, suite, task_data, training
+from bert_jax import (
+    devices,
+    finetuning_options,
+    glue_submission,
+    partitioning,
+    processes,
+    several_runs,
+    suite,
+    task_data,
+    training,
+)
 from bert_jax.convert import checkpoints
 from bert_jax.finetuning_run import FinetuningRun, Work
 from bert_jax.interruption import Interrupted
@@ -28,6 +38,8 @@ def run(flags: Any) -> int:
         if name == suite.NAME:
             return suite.run(flags, run_task)
         run_task(flags, name)
+        if line := processes.from_first(lambda: glue_submission.missing_tables(flags.output_dir)):
+            processes.say(line)
         return 0
     except Interrupted as stopped:
         processes.say(str(stopped))

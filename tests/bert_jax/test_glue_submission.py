@@ -4,7 +4,7 @@ import zipfile
 import numpy as np
 import pytest
 
-from bert_jax.glue_submission import ROWS, write, zip_folder
+from bert_jax.glue_submission import ROWS, missing_tables, write, zip_folder
 from input_pipeline.errors import UserError
 from input_pipeline.glue_data import TASKS
 
@@ -73,6 +73,8 @@ def test_the_zip_is_flat_and_always_the_same(tmp_path):
         "QNLI.tsv, RTE.tsv, AX.tsv"
     ]
     assert zip_folder(tmp_path / "a") == (path, notes), "the zip itself is no table"
+    assert missing_tables(tmp_path / "a") == notes[0]
+    assert missing_tables(tmp_path) is None, "there is no zip to be submitted"
 
 
 def test_a_table_of_another_length_is_said(tmp_path):
@@ -82,7 +84,7 @@ def test_a_table_of_another_length_is_said(tmp_path):
 
 def test_all_eleven_leave_nothing_to_say(tmp_path):
     fill(tmp_path, ROWS)
-    assert zip_folder(tmp_path)[1] == []
+    assert zip_folder(tmp_path)[1] == [] and missing_tables(tmp_path) is None
 
 
 def test_a_folder_without_tables(tmp_path):

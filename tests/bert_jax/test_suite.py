@@ -54,11 +54,19 @@ def test_each_task_and_all_of_them(tasks, glue, tmp_path, capfd):
         "AX.tsv": 4,
     }
     assert all(row.split("\t")[1] in MNLI for row in tables["AX.tsv"][1:])
-    assert "submission.zip has 4 of 11 tables; missing: SST-2.tsv" in said
+    assert "submission.zip has 4 of 11 tables; missing: SST-2.tsv" in said and said.count("of 11 tables") == 1
     names = {path.name for path in tmp_path.iterdir()}
     assert names >= {"glue_results.html", "glue_results.md", "glue_results.json", "cola", "mnli"}
     assert tasks.run(**given, output_dir=tmp_path) == 0
     assert capfd.readouterr().err.count("nothing to do") == 2
+
+
+def test_a_task_alone_says_what_a_submission_still_needs(tasks, glue, tmp_path, capfd):
+    given = {"mode": "finetune", "task_name": "cola", "data_dir": glue, "init_checkpoint": tasks.folder / "bert"}
+    given |= {"max_seq_length": 24, "train_batch_size": 4, "num_train_epochs": 1, "learning_rate": 0.01}
+    assert tasks.run(**given, output_dir=tmp_path / "out") == 0
+    said = capfd.readouterr().err
+    assert said.count("submission.zip has 1 of 11 tables; missing: SST-2.tsv, MRPC.tsv") == 1
 
 
 def test_several_runs_of_each_task(glue, tmp_path):

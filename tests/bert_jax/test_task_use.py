@@ -131,7 +131,7 @@ def test_labels_go_by_name(tasks, mnli, tmp_path, capfd):
     ).read_text()
 
 
-def test_a_leaderboard_takes_what_is_predicted(tasks, mnli, tmp_path):
+def test_a_leaderboard_takes_what_is_predicted(tasks, mnli, tmp_path, capfd):
     rows = [line.rpartition("\t")[0] for line in PAIRS.splitlines()]
     for name in ("MNLI/test_matched.tsv", "MNLI/test_mismatched.tsv", "diagnostic/diagnostic.tsv"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
@@ -139,6 +139,7 @@ def test_a_leaderboard_takes_what_is_predicted(tasks, mnli, tmp_path):
     asked = {"mode": "predict", "init_checkpoint": mnli / "named", "data_dir": tmp_path}
     assert tasks.run(**asked, task_name="mnli", output_dir=tmp_path / "out") == 0
     assert {"MNLI-m.tsv", "MNLI-mm.tsv", "AX.tsv", "submission.zip"} <= set(os.listdir(tmp_path / "out"))
+    assert "submission.zip has 3 of 11 tables; missing: CoLA.tsv, SST-2.tsv" in said(capfd)
     assert tasks.run(**asked, task_name="ax", output_dir=tmp_path / "ax") == 0
     table = read_table(tmp_path / "ax" / "AX.tsv")
     assert table == read_table(tmp_path / "out" / "AX.tsv") and table[0] == ["index", "prediction"]
