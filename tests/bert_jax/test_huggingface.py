@@ -1,26 +1,23 @@
 """Import of Hugging Face weights: every naming, every gap, every refusal."""
 
 import dataclasses
+import functools
 import json
 import re
-import shutil
 
 import jax
 import ml_dtypes
 import numpy as np
 import pytest
-from flax import traverse_util
-from safetensors.numpy import load_file, save_file
+from huggingface_folders import FILE, assert_equal_trees, without, write_folder
+from safetensors.numpy import load_file
 
 from bert_jax.config import BertConfig
-from bert_jax.convert.huggingface import find_head, has_safetensors, is_huggingface, load_huggingface
+from bert_jax.convert.huggingface import load_huggingface
 from bert_jax.convert.weights import ImportReport
-from bert_jax.heads import TaskHead
 from bert_jax.modeling import BertForPreTraining
-from input_pipeline import files
 from input_pipeline.errors import UserError
 
-FILE = "model.safetensors"
 WORDS = "bert.embeddings.word_embeddings.weight"
 POSITIONS = "bert.embeddings.position_embeddings.weight"
 
@@ -38,26 +35,8 @@ def config(data):
 
 @pytest.fixture
 def save(data, tmp_path):
-    """Writes tensors as a folder that Hugging Face could have written."""
-
-    def save(tensors, **settings):
-        values = json.loads((data / "random_tiny_config.json").read_text()) | {"model_type": "bert"} | settings
-        (tmp_path / "config.json").write_text(json.dumps(values))
-        save_file({name: np.ascontiguousarray(value) for name, value in tensors.items()}, tmp_path / FILE)
-        return tmp_path
-
-    return save
-
-
-def assert_equal_trees(one, other):
-    one, other = traverse_util.flatten_dict(one), traverse_util.flatten_dict(other)
-    assert one.keys() == other.keys()
-    for path, value in one.items():
-        np.testing.assert_array_equal(value, other[path], err_msg="/".join(path))
-
-
-def without(tensors, *starts):
-    return {name: value for name, value in tensors.items() if not name.startswith(starts)}
+    """See write_folder."""
+    return functools.partial(write_folder, tmp_path, data)
 
 
 def test_values_land_where_they_belong(tensors, config, save):
@@ -114,45 +93,6 @@ def test_pretraining_heads_that_are_not_used_are_named_as_a_whole():
     names = ("cls.predictions.bias", "cls/predictions/transform/dense/kernel", "cls.seq_relationship.bias", "other")
     report = ImportReport((), names, (), (), ())
     assert report.lines()[1:] == ["not used: masked-LM head, next-sentence head, other"]
-
-
-def test_one_file_needs_a_configuration(data, tensors, config, save):
-    file = data / "random_tiny.safetensors"
-    with pytest.raises(UserError, match=r"--init_checkpoint: no config\.json in .*give --bert_config_file, or --model"):
-        load_huggingface(file)
-    assert_equal_trees(load_huggingface(file, config)[1], load_huggingface(save(tensors))[1])
-
-
-def test_shards(tensors, save):
-    folder = save(tensors)
-    _, expected, _ = load_huggingface(folder)
-    (folder / FILE).unlink()
-    names = sorted(tensors)
-    shards = {"model-00001-of-00002.safetensors": names[::2], "model-00002-of-00002.safetensors": names[1::2]}
-    for shard, members in shards.items():
-        save_file({name: tensors[name] for name in members}, folder / shard)
-    with pytest.raises(UserError, match=r"has several safetensors files and no model\.safetensors\.index\.json"):
-        load_huggingface(folder)
-    weight_map = {name: shard for shard, members in shards.items() for name in members}
-    index = folder / "model.safetensors.index.json"
-    index.write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
-    assert_equal_trees(load_huggingface(folder)[1], expected)
-    second = folder / "model-00002-of-00002.safetensors"
-    save_file({name: tensors[name] for name in names[1:2] + names[1::2] + names[:1]}, second)
-    with pytest.raises(
-        UserError, match=rf"{re.escape(names[0])} is both in model-00001\S+ and in model-00002-of-00002\.safetensors$"
-    ):
-        load_huggingface(folder)
-    second.unlink()
-    with pytest.raises(UserError, match=r"no such file or folder: .*model-00002-of-00002\.safetensors"):
-        load_huggingface(folder)
-    for damaged in ("[]", '{"weight_map": {"x": 5}}', '{"weight_map": {"x": []}}', "[" * 100_000):
-        index.write_text(damaged)
-        with pytest.raises(UserError, match=r"index\.json is not the index of a model"):
-            load_huggingface(folder)
-    index.write_text("[]")
-    with pytest.raises(UserError, match=r"index\.json is not the index of a model"):
-        load_huggingface(folder)
 
 
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float64])
@@ -316,142 +256,3 @@ def test_names_of_wrapped_models(tensors, save, prefix):
     _, expected, _ = load_huggingface(save(tensors))
     wrapped = {prefix + name: value for name, value in tensors.items()}
     assert_equal_trees(load_huggingface(save(wrapped))[1], expected)
-
-
-# ---- Heads of tasks
-
-HEAD = {"classifier.weight": np.ones((3, 24), np.float32), "classifier.bias": np.arange(3, dtype=np.float32)}
-SPAN = {"qa_outputs.weight": np.ones((2, 24), np.float32), "qa_outputs.bias": np.zeros(2, np.float32)}
-ONE = {"classifier.weight": np.ones((1, 24), np.float32), "classifier.bias": np.zeros(1, np.float32)}
-NAMES = {"id2label": {"0": "O", "1": "B", "2": "I"}}
-MULTI = {"problem_type": "multi_label_classification"}
-
-
-@pytest.mark.parametrize(
-    ("more", "absent", "settings", "expected"),
-    [
-        ({}, (), {}, None),
-        (HEAD, (), {}, TaskHead("classification", ("LABEL_0", "LABEL_1", "LABEL_2"))),
-        (HEAD, (), NAMES, TaskHead("classification", ("O", "B", "I"))),
-        (HEAD, (), {"id2label": {"0": "no", "1": "yes"}}, TaskHead("classification", ("no", "yes", "LABEL_2"))),
-        (HEAD, (), {"id2label": ["a", "b"]}, TaskHead("classification", ("LABEL_0", "LABEL_1", "LABEL_2"))),
-        (HEAD, ("bert.pooler",), NAMES, TaskHead("tagging", ("O", "B", "I"))),
-        (HEAD, (), NAMES | {"architectures": ["BertForTokenClassification"]}, TaskHead("tagging", ("O", "B", "I"))),
-        (ONE, (), {}, TaskHead("regression", ("value",))),
-        (ONE, (), {"id2label": {"0": "LABEL_0"}}, TaskHead("regression", ("value",))),
-        (ONE, (), {"id2label": {"0": "toxicity"}}, TaskHead("regression", ("toxicity",))),
-        (ONE, (), MULTI | {"id2label": {"0": "toxicity"}}, TaskHead("multi_label", ("toxicity",))),
-        (HEAD, (), NAMES | MULTI, TaskHead("multi_label", ("O", "B", "I"))),
-        (HEAD, (), NAMES | {"architectures": 3}, TaskHead("classification", ("O", "B", "I"))),
-        (
-            HEAD,
-            (),
-            NAMES | MULTI | {"architectures": ["BertForTokenClassification"]},
-            TaskHead("tagging", tuple("OBI")),
-        ),
-        (ONE, (), {"architectures": ["BertForMultipleChoice"]}, TaskHead("multiple_choice", ("choice",))),
-        (SPAN, (), {}, TaskHead("span", ("start", "end"))),
-        (SPAN, ("bert.pooler",), {"architectures": ["BertForQuestionAnswering"]}, TaskHead("span", ("start", "end"))),
-        ({"classifier.weight": np.ones((3, 96), np.float32)}, (), {}, None),  # reads something else than one vector
-    ],
-)
-def test_heads_are_found_with_their_labels(tensors, save, more, absent, settings, expected):
-    folder = save(without(tensors, "cls.", *absent) | more, **settings)
-    assert find_head(folder, "--flag") == expected
-
-
-def test_heads_of_damaged_or_absent_configurations(tensors, save):
-    folder = save(tensors | HEAD)
-    expected = TaskHead("classification", ("LABEL_0", "LABEL_1", "LABEL_2"))
-    for content in ("[]", "{", "[" * 100_000):
-        (folder / "config.json").write_text(content)
-        assert find_head(folder, "--flag") == expected
-    (folder / "config.json").unlink()
-    assert find_head(folder / FILE, "--flag") == expected
-
-
-@pytest.mark.parametrize(
-    ("names", "labels"),
-    [("O O I", "O O_1 I"), ("a a a_1", "a a_2 a_1"), ("a_1 a a", "a_1 a a_2"), ("a a a", "a a_1 a_2")],
-)
-def test_labels_of_the_same_name_are_told_apart(tensors, save, names, labels):
-    names = {str(i): name for i, name in enumerate(names.split())}
-    folder = save(tensors | HEAD, id2label=names, problem_type="regression")
-    assert find_head(folder, "--flag") == TaskHead("classification", tuple(labels.split()))
-
-
-def test_a_head_is_read_in_place_of_those_of_pretraining(tensors, save):
-    folder = save(tensors | HEAD, **NAMES)
-    head = find_head(folder, "--flag")
-    _, params, report = load_huggingface(folder, head=head)
-    assert params.keys() == {"bert", "classifier"}
-    np.testing.assert_array_equal(params["classifier"]["kernel"], HEAD["classifier.weight"].T)
-    np.testing.assert_array_equal(params["classifier"]["bias"], HEAD["classifier.bias"])
-    assert set(report.unused) == {name for name in tensors if name.startswith("cls.")}
-    _, params, report = load_huggingface(folder)
-    assert params.keys() == {"bert", "cls"}
-    assert set(report.unused) == HEAD.keys()
-
-
-def test_a_head_of_another_size_is_skipped_and_told(tensors, save):
-    head = TaskHead("classification", ("no", "yes"))
-    _, params, report = load_huggingface(save(without(tensors, "cls.") | HEAD), head=head)
-    assert "classifier" not in params
-    assert "classifier.weight [3, 24] skipped: this task has 2 outputs" in report.notes
-    assert set(report.unused) == HEAD.keys()
-    assert report.initialized == ("classifier.weight", "classifier.bias")
-
-
-def test_a_head_without_its_bias_is_an_error(tensors, save):
-    head = TaskHead("classification", ("a", "b", "c"))
-    with pytest.raises(UserError, match=r"tensors are missing: classifier\.bias$"):
-        load_huggingface(save(tensors | {"classifier.weight": HEAD["classifier.weight"]}), head=head)
-
-
-@pytest.mark.parametrize("name", ["bert.safetensors", "bert.bin"])
-def test_a_folder_is_a_folder_whatever_its_name(tensors, save, name):
-    _, expected, _ = load_huggingface(folder := save(tensors))
-    (folder / name).mkdir()
-    assert not is_huggingface(folder / name)
-    assert_equal_trees(load_huggingface(folder)[1], expected)  # the other one is no file of weights
-    for file in ("config.json", FILE):
-        (folder / file).rename(folder / name / file)
-    assert has_safetensors(folder / name) and not is_huggingface(folder)
-    assert_equal_trees(load_huggingface(folder / name)[1], expected)
-    (folder / name / FILE).unlink()
-    (folder / name / FILE).mkdir()
-    (folder / name / "pytorch_model.bin").mkdir()
-    assert not is_huggingface(folder / name)
-    with pytest.raises(UserError, match=r"no model\.safetensors and no model\.safetensors\.index\.json in"):
-        load_huggingface(folder / name)
-
-
-def test_a_folder_that_is_closed(tmp_path, monkeypatch):
-    def refuse(self):
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr(type(files.as_path(tmp_path)), "iterdir", refuse)
-    with pytest.raises(UserError, match=r"^--flag: cannot access .*: Permission denied$"):
-        is_huggingface(tmp_path, "--flag")
-
-
-def test_unreadable_places(tensors, save, tmp_path):
-    folder = save(tensors)
-    assert is_huggingface(folder) and is_huggingface(folder / FILE) and not is_huggingface(folder / "config.json")
-    whole = (folder / FILE).read_bytes()
-    (folder / FILE).write_bytes(whole[:-10])
-    with pytest.raises(UserError, match=r"model\.safetensors is not a whole safetensors file"):
-        load_huggingface(folder)
-    (folder / FILE).unlink()
-    assert not is_huggingface(folder)
-    with pytest.raises(UserError, match=r"no model\.safetensors and no model\.safetensors\.index\.json in"):
-        load_huggingface(folder)
-    (folder / "pytorch_model.bin").write_bytes(b"pickle")
-    assert is_huggingface(folder) and not has_safetensors(folder)
-    with pytest.raises(
-        UserError, match=r"only pickled weights, .*--allow_pickled_weights .* convert them once: python -c "
-    ):
-        load_huggingface(folder)
-    shutil.rmtree(folder)
-    with pytest.raises(UserError, match=r"--init_checkpoint: no such file or folder"):
-        load_huggingface(folder)
