@@ -34,6 +34,7 @@ setup(
     install_requires=REQUIREMENTS,
     extras_require={
         "tpu": ["jax[tpu]>=0.10.0,<0.11"],
+        "plan": ["libtpu>=0.0.42,<0.0.43"],
         "gpu": ["jax[cuda12]>=0.10.0,<0.11"],
         "beam": ["apache-beam>=2.77,<3"],
         "cluster": CLUSTER,

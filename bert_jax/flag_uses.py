@@ -32,6 +32,7 @@ _TABLE = (
     ("extract cluster", "layers layer_combination pooling"),
     ("cluster", "num_clusters documents"),
     ("export", "format platforms"),
+    ("plan", "topology"),
     # Tasks.
     (_TASKS, "task_name data_dir text_pair_field id_field labels language version_2_with_negative"),
     (_TASKS, "null_score_diff_threshold doc_stride max_query_length n_best_size max_answer_length document_context"),
@@ -55,8 +56,14 @@ _TABLE = (
     # Devices and processes.
     (_COMPUTING, "precision matmul_precision coordinator_address num_processes process_id"),
 )
+# A plan is given the flags of the run that it is for, whether they change the step or not.
+_PLANNED = {"pretrain": "pretrain plan"}
 ALWAYS = ("mode", "help", "h", "version")
-MODES_OF = {flag: tuple(modes.split()) for modes, flags in _TABLE for flag in flags.split()}
+MODES_OF = {
+    flag: tuple(" ".join(_PLANNED.get(mode, mode) for mode in modes.split()).split())
+    for modes, flags in _TABLE
+    for flag in flags.split()
+}
 
 
 def drop_unused(values: absl_flags.FlagValues) -> list[str]:

@@ -6,6 +6,7 @@ MODES = {
     "pretrain": "masked LM and next-sentence prediction from text or a prepared store",
     "prepare": "text -> token store (and a vocabulary, where none is given)",
     "tokenize": "text -> JSON lines of tokens and ids",
+    "plan": "memory, speed and traffic of pretraining on devices that need not be there (--topology)",
     "describe": "parameters by part, FLOPs and memory of a model",
     "fill_mask": "the most probable words for each [MASK] of a text; whether one sentence follows another",
     "extract": "a file of lines -> vectors of lines or tokens",
@@ -328,6 +329,11 @@ def define(values: flags.FlagValues) -> None:
         "Precision of f32 matrix products on TPU and GPU; default: highest with f32, the device's default with bf16.",
     )
     string("mesh", "", "Sizes of the mesh axes, such as data=4,tensor=2; axes: data, fsdp, tensor. Default all data.")
+    string(
+        "topology",
+        None,
+        "plan: the devices, such as v4:4x4x4, v5e:4x4, v5p:4x4x4, v6e:4x4, or cpu or gpu for those of this machine.",
+    )
     enum("remat", "none", ["none", "dots", "full"], "What is computed again in the backward pass to save memory.")
     boolean("scan_layers", False, "One compiled layer, scanned: quicker to compile, slower to run.")
 

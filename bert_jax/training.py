@@ -97,8 +97,9 @@ def make_train_step(
             gradients, metrics = gradient(state["params"], batch, 0)
         else:
             gradients, metrics = _accumulate(gradient, state["params"], batch, accumulation_steps)
-        updates, opt_state = optimizer.update(gradients, state["opt_state"], state["params"])
-        params = optax.apply_updates(state["params"], updates)
+        with jax.named_scope("optimizer"):  # by which a plan knows its work
+            updates, opt_state = optimizer.update(gradients, state["opt_state"], state["params"])
+            params = optax.apply_updates(state["params"], updates)
         metrics |= {"gradient_norm": opt_state.gradient_norm, "learning_rate": schedule(state["step"])}
         return {"step": state["step"] + 1, "params": params, "opt_state": opt_state}, metrics
 

@@ -9,17 +9,15 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
-from bert_jax import devices, initial_parameters, partitioning, pretraining, processes, training
+from bert_jax import devices, initial_parameters, partitioning, pretraining, pretraining_step, processes, training
 from bert_jax.checkpointing import restore as restore_checkpoint
 from bert_jax.config import BertConfig, config_from_flags
 from bert_jax.convert import checkpoints
 from bert_jax.interruption import Interrupted
-from bert_jax.modeling import BertForPreTraining, initialize
 from bert_jax.modes.pretrain_inputs import Inputs, open_inputs
 from bert_jax.modes.pretrain_options import apply_defaults, data_config
-from bert_jax.optimization import decay_summary, learning_rate_schedule, make_optimizer
+from bert_jax.optimization import decay_summary
 from bert_jax.report_html import write_report
 from bert_jax.run_folder import RunFolder, find_checkpoint, read_run
 from bert_jax.schedule import schedule_from
@@ -123,23 +121,8 @@ class _Run:
                 f"--num_train_steps={self.schedule.num_train_steps} counts all updates: it must be more than the "
                 f"{self.first_step} of --restore_from={flags.restore_from}"
             )
-        dtype = jnp.bfloat16 if flags.precision == "bf16" else jnp.float32
-        self.module = BertForPreTraining(config, dtype, flags.scan_layers, flags.remat)
-        self.task = pretraining.PretrainingTask(
-            self.module,
-            flags.next_sentence_prediction,
-            pretraining.unigram_losses(inputs.train.unigram_counts()) if inputs.eval else None,
-        )
-        self.learning_rate = learning_rate_schedule(
-            flags.learning_rate, self.schedule.num_train_steps, self.schedule.num_warmup_steps
-        )
-        self.optimizer = make_optimizer(
-            flags.optimizer, self.learning_rate, weight_decay=flags.weight_decay, clip_norm=flags.clip_norm
-        )
-        self.shapes, self.shardings = training.state_shapes(mesh, self._initialize, self.optimizer)
-
-    def _initialize(self, key):
-        return initialize(self.module, key)
+        unigram = pretraining.unigram_losses(inputs.train.unigram_counts()) if inputs.eval else None
+        self.step = pretraining_step.make(flags, config, mesh, self.schedule, unigram)
 
     def _first_step(self) -> int:
         """Updates done before this run: those of the run that it continues, else 0."""
@@ -191,7 +174,7 @@ class _Run:
 
     def _describe(self) -> None:
         inputs, reporter = self.inputs, self.reporter
-        parameters = sum(x.size for x in jax.tree.leaves(self.shapes["params"]))
+        parameters = sum(x.size for x in jax.tree.leaves(self.step.shapes["params"]))
         padding = (self.config.padded_vocab_size - self.config.vocab_size) * (self.config.hidden_size + 1)
         labels = inputs.train.label_shares() if self.flags.next_sentence_prediction else {}
         reporter.facts(
@@ -216,7 +199,7 @@ class _Run:
         if len(shares := inputs.train.sampling_shares()) > 1:
             shown = ", ".join(f"{share:.1%} {spec}" for spec, share in zip(self.flags.input_file, shares.values()))
             reporter.message(f"an epoch takes its text from: {shown}")
-        reporter.message(decay_summary(self.shapes["params"]))
+        reporter.message(decay_summary(self.step.shapes["params"]))
         warnings = self.checkpointer.warnings + inputs.warnings
         if self.config.attention == "left_to_right" and self.flags.next_sentence_prediction:
             warnings.append(
@@ -229,12 +212,12 @@ class _Run:
     def _state(self, start_step: int, resumed: bool) -> Any:
         flags = self.flags
         if resumed:
-            return self.checkpointer.restore(start_step, self.shapes)
+            return self.checkpointer.restore(start_step, self.step.shapes)
         if flags.restore_from:
             folder, _ = find_checkpoint(flags.restore_from, "--restore_from")
             self.reporter.message(f"continuing step {start_step} of {flags.restore_from}")
-            return restore_checkpoint(folder, start_step, self.shapes)
-        state = training.create_state(self._initialize, self.optimizer, self.shardings, flags.seed)
+            return restore_checkpoint(folder, start_step, self.step.shapes)
+        state = training.create_state(self.step.initialize, self.step.optimizer, self.step.shardings, flags.seed)
         if flags.init_checkpoint:
             state = initial_parameters.load(flags, self.config, state, self.reporter.message)
         return state
@@ -243,29 +226,10 @@ class _Run:
         flags, total = self.flags, self.schedule.num_train_steps
         state = self._state(start_step, resumed)
         self.reporter.status("compiling")
-        step_function = training.make_train_step(
-            self.task, self.optimizer, self.learning_rate, flags.seed, flags.gradient_accumulation_steps
-        )
-        compiled = self.interruption.run_interruptibly(
-            lambda: training.compile_step(
-                step_function,
-                self.mesh,
-                self.shardings,
-                (self.shapes, self._batch_shapes(flags.train_batch_size)),
-                donate_state=True,
-            )
-        )
+        compiled = self.interruption.run_interruptibly(self.step.compile_train)
         self.compiled_eval = None
         if self.inputs.eval:
-            self.compiled_eval = self.interruption.run_interruptibly(
-                lambda: training.compile_step(
-                    self.task.eval_sums,
-                    self.mesh,
-                    self.shardings["params"],
-                    (self.shapes["params"], self._batch_shapes(flags.eval_batch_size)),
-                    donate_state=False,
-                )
-            )
+            self.compiled_eval = self.interruption.run_interruptibly(self.step.compile_eval)
         if self._lacks_evaluation(start_step):
             self._evaluate(start_step, state)
         rows = partitioning.local_rows(self.mesh, flags.train_batch_size)
@@ -295,9 +259,6 @@ class _Run:
             raise self.interruption.exception(step)
         if flags.evaluate_at_end and not self._evaluate(step, state):
             raise self.interruption.exception(step)
-
-    def _batch_shapes(self, batch_size: int) -> dict[str, jax.ShapeDtypeStruct]:
-        return pretraining.batch_shapes(batch_size, self.flags.max_seq_length, self.flags.max_predictions_per_seq)
 
     def _global(self, batches, batch_size: int) -> Iterator[dict[str, jax.Array]]:
         return (partitioning.to_global_batch(self.mesh, batch, batch_size) for batch in batches)
@@ -331,7 +292,7 @@ class _Run:
 
         with data.eval_batches(size, partitioning.local_rows(self.mesh, size)) as batches:
             results = training.evaluate(
-                self.task, self.compiled_eval, state["params"], until_stop(self._global(batches, size))
+                self.step.task, self.compiled_eval, state["params"], until_stop(self._global(batches, size))
             )
         if not stopped:
             self.reporter.evaluation(step, results)

@@ -1,6 +1,7 @@
 """What the flags of pretraining mean together: defaults, and the mistakes that can be seen in the flags alone."""
 
 import math
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -79,6 +80,20 @@ def apply_defaults(flags: Any, say: Callable[[str], None]) -> None:
     for name, value in (("save_checkpoints_steps", 1000), ("optimizer", "bert_adam"), ("eval_fraction", 0.02)):
         if getattr(flags, name) is None:
             setattr(flags, name, value)
+
+
+def apply_plan_defaults(flags: Any, say: Callable[[str], None]) -> None:
+    """Fills what plan needs: the paper's values, and those of apply_defaults for a run on text.
+
+    Raises:
+        UserError: flags that exclude each other, or a number of steps that only data could tell.
+    """
+    if flags.num_train_epochs is not None:
+        raise UserError("--num_train_epochs: a plan has no data; give --num_train_steps")
+    if flags.output_dir is None:
+        flags.output_dir = f"runs/plan_{re.sub(r'[^a-z0-9]+', '_', flags.topology)}"
+    flags.input_file = ["builtin"]  # as for any text: not the quick start
+    apply_defaults(flags, say)
 
 
 def masked_positions(flags: Any) -> None:

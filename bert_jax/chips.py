@@ -1,0 +1,55 @@
+"""The TPU generations that programs can be compiled for, with the published figures of a chip.
+
+Sources: Google Cloud's pages of the TPU versions (cloud.google.com/tpu/docs/v4 and so on); clocks follow from the peak
+and the sizes of the matrix units.
+"""
+
+import re
+from typing import NamedTuple
+
+from input_pipeline.errors import UserError
+
+
+class Chip(NamedTuple):
+    """Figures of a whole chip.
+
+    Attributes:
+        flops_per_second: peak of bfloat16 matrix products.
+        clock: cycles a second.
+        hbm_bytes, hbm_bytes_per_second: memory, and how fast it is read or written.
+        link_bytes_per_second: to all neighbours together, one way.
+        dimensions: of the topology's name.
+    """
+
+    name: str
+    flops_per_second: float
+    clock: float
+    hbm_bytes: float
+    hbm_bytes_per_second: float
+    link_bytes_per_second: float
+    dimensions: int
+
+
+CHIPS = {
+    "v4": Chip("TPU v4", 275e12, 1.05e9, 32 * 2**30, 1228e9, 150e9, 3),
+    "v5e": Chip("TPU v5e", 197e12, 1.5e9, 16 * 2**30, 819e9, 100e9, 2),
+    "v5p": Chip("TPU v5p", 459e12, 1.75e9, 95 * 2**30, 2765e9, 300e9, 3),
+    "v6e": Chip("TPU v6e", 918e12, 1.75e9, 32 * 2**30, 1640e9, 224e9, 2),
+}
+
+
+def parse_topology(text: str) -> Chip:
+    """The chip of --topology, such as v5e:4x4.
+
+    Raises:
+        UserError: no such chip, or sizes that do not fit it.
+    """
+    kind, _, sizes = text.partition(":")
+    chip = CHIPS.get(kind)
+    if chip is None:
+        known = ", ".join(CHIPS)
+        raise UserError(f"--topology={text}: chips are {known}, as in v5e:4x4; or give cpu or gpu for this machine")
+    example = "x".join(["4"] * chip.dimensions)
+    if not re.fullmatch("x".join([r"[1-9]\d*"] * chip.dimensions), sizes):
+        raise UserError(f"--topology={text}: {kind} needs {chip.dimensions} sizes, as in {kind}:{example}")
+    return chip

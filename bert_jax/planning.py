@@ -1,0 +1,203 @@
+"""What a train step costs on devices that need not be there: memory, time, traffic (see program_costs.py)."""
+
+import contextlib
+import dataclasses
+import gzip
+import importlib.util
+import os
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+from jax.experimental import topologies
+
+from bert_jax import collectives, hlo_reading, program_costs
+from bert_jax.chips import Chip, parse_topology
+from bert_jax.model_costs import training_flops
+from bert_jax.pretraining_step import PretrainingStep
+from input_pipeline.errors import UserError
+
+PRESENT = ("cpu", "gpu")
+INSTALL_HINT = "pip install -e '.[plan]' installs it (no TPU is needed)"
+
+# libtpu looks for the machine it is on, takes a lock, and talks on standard error; a plan needs none of that.
+_ENVIRONMENT = {
+    "TPU_SKIP_MDS_QUERY": "1",
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+    "TPU_LOAD_LIBRARY": "1",
+    "TPU_MIN_LOG_LEVEL": "4",
+    "TPU_STDERR_LOG_LEVEL": "4",
+    "TPU_ACCELERATOR_TYPE": "v5litepod-1",
+    "TPU_WORKER_HOSTNAMES": "localhost",
+    "TPU_WORKER_ID": "0",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Target:
+    """The devices of a plan.
+
+    Attributes:
+        chip: None for the present machine, whose speed is not known.
+        chips: how many; a device is a core of one where they are fewer than the devices.
+    """
+
+    name: str
+    chip: Chip | None
+    devices: Sequence[jax.Device]
+    chips: int
+    hosts: int
+
+    @property
+    def chip_share(self) -> float:
+        """Share of a chip that a device is."""
+        return self.chips / len(self.devices)
+
+    @property
+    def capacity(self) -> int | None:
+        """Bytes of memory of a device, where they are known."""
+        if self.chip:
+            return int(self.chip.hbm_bytes * self.chip_share)
+        stats = self.devices[0].memory_stats() or {}
+        return stats.get("bytes_limit")
+
+
+def check(topology: str) -> None:
+    """Finds mistakes in --topology before anything is loaded.
+
+    Raises:
+        UserError: no such topology, or no compiler for it.
+    """
+    if topology in PRESENT:
+        return
+    parse_topology(topology)
+    if importlib.util.find_spec("libtpu") is None:
+        raise UserError(f"--topology={topology} needs the compiler for TPUs, libtpu: {INSTALL_HINT}")
+
+
+def open_target(topology: str) -> Target:
+    """The devices of --topology; call before anything touches a device.
+
+    Raises:
+        UserError: the compiler does not know the topology, or this machine has no such devices.
+    """
+    check(topology)
+    if topology in PRESENT:
+        try:
+            devices = jax.devices(topology)
+        except RuntimeError:
+            raise UserError(f"--topology={topology}: this machine has no {topology.upper()} that JAX can use") from None
+        return Target(topology, None, devices, len(devices), jax.process_count())
+    for name, value in _ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    jax.config.update("jax_platforms", "cpu")  # a TPU that is here stays free for whoever trains on it
+    try:
+        with _quiet_stderr():
+            found = topologies.get_topology_desc(platform="tpu", topology_name=topology)
+    except Exception as error:
+        reason = str(error).strip().splitlines()[0]
+        raise UserError(f"--topology={topology}: libtpu does not take it: {reason}") from None
+    devices = list(found.devices)
+    chips = len({(getattr(device, "slice_index", 0), *device.coords) for device in devices})
+    hosts = len({device.process_index for device in devices})
+    return Target(topology, parse_topology(topology), devices, chips, hosts)
+
+
+@contextlib.contextmanager
+def _quiet_stderr():
+    """Keeps what C++ libraries write to standard error away while they load."""
+    saved = os.dup(2)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 2)
+        yield
+    finally:
+        os.dup2(saved, 2)
+        os.close(saved)
+        os.close(nowhere)
+
+
+def compile_plan(step: PretrainingStep, target: Target, num_train_steps: int) -> tuple[dict[str, Any], str]:
+    """Compiles the train step.
+
+    Returns:
+        What plan.json holds, and the text of the compiled program.
+    """
+    started = time.monotonic()
+    with _quiet_stderr() if target.chip else contextlib.nullcontext():
+        compiled = step.compile_train()
+    text = compiled.as_text()
+    plan = describe(step, target, num_train_steps, compiled, text)
+    plan["compile_seconds"] = round(time.monotonic() - started, 1)
+    return plan, text
+
+
+def describe(step: PretrainingStep, target: Target, num_train_steps: int, compiled: Any, text: str) -> dict[str, Any]:
+    """What is known of a compiled step; seconds, bytes and FLOPs are of one device and one step."""
+    flags, config = step.flags, step.task.module.config
+    mesh = {name: int(size) for name, size in step.mesh.shape.items()}
+    devices = len(target.devices)
+    model_flops = training_flops(config, flags.max_seq_length, flags.max_predictions_per_seq) * flags.train_batch_size
+    compiler = compiled.cost_analysis() or {}
+    plan = {
+        "topology": target.name,
+        "chip": target.chip.name if target.chip else target.devices[0].device_kind,
+        "devices": devices,
+        "chips": target.chips,
+        "hosts": target.hosts,
+        "mesh": mesh,
+        "precision": flags.precision,
+        "train_batch_size": flags.train_batch_size,
+        "per_device_batch": flags.train_batch_size // (mesh["data"] * mesh["fsdp"]) / flags.gradient_accumulation_steps,
+        "gradient_accumulation_steps": flags.gradient_accumulation_steps,
+        "max_seq_length": flags.max_seq_length,
+        "max_predictions_per_seq": flags.max_predictions_per_seq,
+        "memory": _memory(compiled, target),
+        "flops": {"model": model_flops / devices, "compiler": float(compiler.get("flops", 0.0))},
+        "estimated_step_seconds": None,
+        "mfu": None,
+        "sequences_per_second": None,
+        "num_train_steps": num_train_steps,
+        "days": None,
+    }
+    if target.chip is None:
+        return plan
+    program = hlo_reading.read(text)
+    found = program_costs.costs(program, target.chip, mesh, target.chip_share)
+    seconds = program_costs.total_seconds(found, target.chip)
+    plan["flops"]["matmul"] = found.matmul_flops
+    plan["flops"]["waste"] = found.matmul_flops / plan["flops"]["model"] - 1
+    plan |= {
+        "cycles": found.cycles,
+        "clock": target.chip.clock,
+        "unaccounted": [row._asdict() for row in found.unaccounted],
+        "collectives": [
+            {"opcode": opcode, "axes": axes, "dtype": dtype, "count": count, "bytes": size, "seconds": row_seconds}
+            for (opcode, axes, dtype), (count, size, row_seconds) in collectives.by_axes(found.collectives).items()
+        ],
+        "exposed_collective_seconds": sum(r.times * (r.seconds - r.hidden_seconds) for r in found.collectives),
+        "estimated_step_seconds": seconds,
+        "mfu": plan["flops"]["model"] / (seconds * target.chip.flops_per_second * target.chip_share),
+        "sequences_per_second": flags.train_batch_size / seconds,
+        "days": seconds * num_train_steps / 86400,
+    }
+    return plan
+
+
+def _memory(compiled: Any, target: Target) -> dict[str, Any]:
+    """Bytes on a device; the results of a step lie in the place of its arguments where they are donated."""
+    stats = compiled.memory_analysis()
+    memory = {
+        "arguments": stats.argument_size_in_bytes,
+        "results": stats.output_size_in_bytes - stats.alias_size_in_bytes,
+        "temporaries": stats.temp_size_in_bytes,
+        "code": stats.generated_code_size_in_bytes,
+    }
+    peak, capacity = sum(memory.values()), target.capacity
+    return memory | {"peak": peak, "capacity": capacity, "fits": None if capacity is None else peak <= capacity}
+
+
+def compressed(text: str) -> bytes:
+    """The text of a program for compiled.hlo.txt.gz; the same text gives the same bytes."""
+    return gzip.compress(text.encode(), mtime=0)

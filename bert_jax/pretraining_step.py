@@ -1,0 +1,76 @@
+"""The train step of pretraining, made of flags: what `pretrain` runs and `plan` compiles."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax.sharding import Mesh
+
+from bert_jax import pretraining, training
+from bert_jax.config import BertConfig
+from bert_jax.modeling import BertForPreTraining, initialize
+from bert_jax.optimization import learning_rate_schedule, make_optimizer
+from bert_jax.schedule import Schedule
+
+
+class PretrainingStep(NamedTuple):
+    """A model, its losses and its optimizer on a mesh.
+
+    Attributes:
+        initialize: key -> parameters boxed with logical axis names.
+        shapes, shardings: of the training state (see training.state_shapes).
+    """
+
+    flags: Any
+    mesh: Mesh
+    task: pretraining.PretrainingTask
+    initialize: Callable[[jax.Array], Any]
+    optimizer: optax.GradientTransformation
+    learning_rate: Callable[[jax.Array], jax.Array]
+    shapes: Any
+    shardings: Any
+
+    def compile_train(self) -> Callable:
+        """(state, batch of --train_batch_size) -> (state, metrics), compiled."""
+        step = training.make_train_step(
+            self.task, self.optimizer, self.learning_rate, self.flags.seed, self.flags.gradient_accumulation_steps
+        )
+        shapes = (self.shapes, self.batch_shapes(self.flags.train_batch_size))
+        return training.compile_step(step, self.mesh, self.shardings, shapes, donate_state=True)
+
+    def compile_eval(self) -> Callable:
+        """(parameters, batch of --eval_batch_size) -> sums, compiled."""
+        shapes = (self.shapes["params"], self.batch_shapes(self.flags.eval_batch_size))
+        return training.compile_step(
+            self.task.eval_sums, self.mesh, self.shardings["params"], shapes, donate_state=False
+        )
+
+    def batch_shapes(self, batch_size: int) -> dict[str, jax.ShapeDtypeStruct]:
+        return pretraining.batch_shapes(batch_size, self.flags.max_seq_length, self.flags.max_predictions_per_seq)
+
+
+def make(
+    flags: Any, config: BertConfig, mesh: Mesh, schedule: Schedule, unigram: np.ndarray | None = None
+) -> PretrainingStep:
+    """Puts the step together; computes nothing.
+
+    Args:
+        unigram: see PretrainingTask.
+
+    Raises:
+        UserError: a mesh axis does not divide a parameter.
+    """
+    dtype = jnp.bfloat16 if flags.precision == "bf16" else jnp.float32
+    module = BertForPreTraining(config, dtype, flags.scan_layers, flags.remat)
+    task = pretraining.PretrainingTask(module, flags.next_sentence_prediction, unigram)
+    rate = learning_rate_schedule(flags.learning_rate, schedule.num_train_steps, schedule.num_warmup_steps)
+    optimizer = make_optimizer(flags.optimizer, rate, weight_decay=flags.weight_decay, clip_norm=flags.clip_norm)
+
+    def initialize_module(key):
+        return initialize(module, key)
+
+    shapes, shardings = training.state_shapes(mesh, initialize_module, optimizer)
+    return PretrainingStep(flags, mesh, task, initialize_module, optimizer, rate, shapes, shardings)
