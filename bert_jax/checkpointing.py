@@ -39,6 +39,7 @@ _DISK_TROUBLE = re.compile(
 _LOST_CONTACT = re.compile(
     "Gloo|Connection closed by peer|[Cc]oordination ?[Ss]ervice|coordination agent|DEADLINE_EXCEEDED|UNAVAILABLE"
 )
+_DROPPED_ERRORS = ("Future exception was never retrieved", "Task exception was never retrieved")  # of asyncio
 _WITHOUT_IT = "with that folder moved away, the checkpoint before it is used"
 _CHUNK_BYTES = 1 << 20
 
@@ -365,7 +366,7 @@ def _silence_orbax() -> None:
         return f"{os.sep}orbax{os.sep}checkpoint{os.sep}" not in record.pathname
 
     def no_dropped_error(record: logging.LogRecord) -> bool:
-        return not record.getMessage().startswith("Future exception was never retrieved")
+        return not record.getMessage().startswith(_DROPPED_ERRORS)
 
     logging.getLogger("absl").addFilter(not_from_orbax)
     logging.getLogger("asyncio").addFilter(no_dropped_error)

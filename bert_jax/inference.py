@@ -152,6 +152,7 @@ def map_examples(
 
     pool = concurrent.futures.ThreadPoolExecutor(at_once)
     started: collections.deque[tuple[list[Example], list[_Batch]]] = collections.deque()
+    waits = True
     try:
         for window, is_last in _windows(examples, max_length, window_tokens):
             started.append((window, batches_of(window, is_last)))
@@ -162,8 +163,11 @@ def map_examples(
                 yield from _in_order(*started.popleft())
         while started:
             yield from _in_order(*started.popleft())
+    except KeyboardInterrupt:
+        waits = False  # for a compilation that could be minutes
+        raise
     finally:
-        pool.shutdown(cancel_futures=True)
+        pool.shutdown(waits, cancel_futures=True)
 
 
 def encode(module: nn.Module, params: Any, batch: Mapping[str, jax.Array]) -> tuple[tuple[jax.Array, ...], jax.Array]:

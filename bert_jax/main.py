@@ -22,6 +22,9 @@ EXIT_FAILED = 1
 EXIT_USER_ERROR = 2
 EXIT_STOPPED = 75
 
+# After so long, what a callback has lost is raised again.
+_MOMENT_SECONDS = 0.05
+
 USAGE = """usage: python -m bert_jax.main --mode=MODE [flags] [--flagfile=FILE]
 
 modes:
@@ -97,7 +100,7 @@ def main(argv: list[str] | None = None) -> int:
         return _leave(EXIT_USER_ERROR)
     except KeyboardInterrupt:
         # Steps have handlers of their own, which save; here nothing is lost that the same command does not make again.
-        _tell("stopped before anything was written; the same command begins again")
+        _tell("stopped; nothing that was written before is lost, and the same command does the rest")
         return _leave(EXIT_STOPPED)
     except Exception:
         _tell(traceback.format_exc().rstrip())
@@ -124,7 +127,7 @@ def _main(argv: list[str]) -> int:
             _tell(f"warning: {line}")
     if values.mode in COMPUTING_MODES:
         keep_freed_memory()
-        with _sigterm_like_sigint():
+        with _stopped_by_signals():
             return _run_mode(values)
     return _run_mode(values)
 
@@ -198,16 +201,56 @@ def _leave(code: int) -> int:
 
 
 @contextlib.contextmanager
-def _sigterm_like_sigint():
-    previous = signal.signal(signal.SIGTERM, signal.default_int_handler)
+def _stopped_by_signals():
+    """SIGTERM raises KeyboardInterrupt as SIGINT does, and is not lost where libraries make something else of that.
+
+    What is raised in a callback (JAX has one for the garbage collector) Python reports, and goes on: it is raised again
+    a moment later. What is raised while an extension is imported comes out as its ImportError.
+    """
+    received = False
+
+    def stop(number, frame):
+        nonlocal received
+        received = True
+        raise KeyboardInterrupt
+
+    def raise_again(unraisable):
+        if isinstance(unraisable.exc_value, KeyboardInterrupt):
+            signal.setitimer(signal.ITIMER_REAL, _MOMENT_SECONDS)
+        else:
+            report(unraisable)
+
+    caught = [signal.SIGTERM, signal.SIGALRM]
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else it is ignored, as shells do for `... &`
+        caught.append(signal.SIGINT)
+    previous = {number: signal.signal(number, stop) for number in caught}
+    report, sys.unraisablehook = sys.unraisablehook, raise_again
     try:
         yield
+    except Exception:
+        if received:
+            raise KeyboardInterrupt from None
+        raise
     finally:
-        if signal.getsignal(signal.SIGTERM) is signal.default_int_handler:  # a run that stops ignores further ones
-            signal.signal(signal.SIGTERM, previous)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        sys.unraisablehook = report
+        for number, handler in previous.items():
+            if signal.getsignal(number) is stop:  # a run that stops ignores further ones
+                signal.signal(number, handler)
+
+
+def _end(code: int) -> None:
+    """Ends the process, which takes a second after work that is done.
+
+    What was stopped or failed may have threads inside of a compiler or of TensorFlow, which crash when the interpreter
+    tears their libraries down. And a KeyboardInterrupt that has passed through exec makes it end by SIGINT, whatever
+    the code.
+    """
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if code:
+        os._exit(code)
+    sys.exit(code)
 
 
 if __name__ == "__main__":
-    code = main()
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # all is done; the interpreter takes a second to end
-    sys.exit(code)
+    _end(main())

@@ -1,6 +1,7 @@
 """A fine-tuned model and new data: what evaluate and predict have in common."""
 
 import os
+import tempfile
 from typing import Any
 
 import jax
@@ -48,6 +49,8 @@ def answer(flags: Any, wanted: str) -> None:
     if flags.eval_batch_size:
         partitioning.check_batch_size(mesh, "--eval_batch_size", flags.eval_batch_size)
     bert = load_from_flags(flags, processes.say)
+    if bert.tokenizer is None:
+        raise UserError(f"{source}: no vocabulary lies beside the weights: give --vocab_file")
     if flags.max_seq_length is None:
         flags.max_seq_length = min(_DEFAULT_LENGTHS.get(head.kind, 128), bert.config.max_position_embeddings)
     check_length(flags, bert.config)
@@ -56,6 +59,8 @@ def answer(flags: Any, wanted: str) -> None:
     task = make_task(flags, data, bert.config, head, bert.tokenizer)
     predictor = Predictor(task, mesh, flags.eval_batch_size)
     params = jax.device_put(bert.params, partitioning.replicated(mesh))
+    if processes.is_first():
+        _make_writable(folder)  # before hours of work that could not be written
     answers = [predictor(params, split) for split in make_splits(flags, task.family, data, cache=None)]
     if processes.is_first():
         _write(folder, task.family, answers, data, flags.init_checkpoint)
@@ -94,10 +99,22 @@ def _take_run(flags: Any) -> str:
         for name in _OF_THE_RUN:
             if not flags[name].present and run["flags"].get(name) is not None:
                 setattr(flags, name, run["flags"][name])
+    return results_folder(flags, source)
+
+
+def results_folder(flags: Any, source: checkpoints.Source) -> str:
+    """--output_dir, or the folder named like the mode in that of the model: the run's own results stay.
+
+    Raises:
+        UserError: it is the folder of another run.
+    """
     own = [source.folder, *[os.path.dirname(source.folder)] * bool(source.best_run)]
-    if flags.output_dir and files.as_path(flags.output_dir, "--output_dir") not in map(files.as_path, own):
-        return flags.output_dir
-    return os.path.join(source.folder, flags.mode)  # the run's own results stay
+    if not flags.output_dir or files.as_path(flags.output_dir, "--output_dir") in map(files.as_path, own):
+        return os.path.join(source.folder, flags.mode)
+    folder = files.reach(flags.output_dir, "--output_dir")
+    if any((folder / name).exists() for name in (RUN_FILE, RUNS_FILE)):
+        raise UserError(f"--output_dir={folder} holds a run, whose results would be lost: choose another folder")
+    return flags.output_dir
 
 
 def _named(head: TaskHead | None, labels: list[str] | None, source: Any, name: str) -> TaskHead:
@@ -124,10 +141,16 @@ def _check_labels(data: task_data.TaskData, head: TaskHead, source: Any) -> None
         )
 
 
-def _write(path: str, family: Any, answers: list[Answers], data: task_data.TaskData, model: str) -> None:
+def _make_writable(path: str) -> None:
     folder = files.reach(path, "--output_dir")
     with files.user_errors(folder, "--output_dir"):
         folder.mkdir(parents=True, exist_ok=True)
+        if not files.is_remote(folder):
+            tempfile.TemporaryFile(dir=folder).close()
+
+
+def _write(path: str, family: Any, answers: list[Answers], data: task_data.TaskData, model: str) -> None:
+    folder = files.as_path(path)
     names = write_answers(folder, family, answers, data.submission)
     results = joined_metrics(answers)
     for answer in answers:

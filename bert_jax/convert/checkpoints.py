@@ -11,7 +11,7 @@ from bert_jax.config import BertConfig
 from bert_jax.convert import hub, tf1
 from bert_jax.convert.huggingface import CONFIG_FILE, find_head, has_safetensors, is_huggingface, load_huggingface
 from bert_jax.convert.weights import ImportReport, Tensor, assemble, disassemble, unstack_layers
-from bert_jax.heads import TaskHead, read_head
+from bert_jax.heads import HEAD_FILE, TaskHead, read_head
 from bert_jax.run_folder import CHECKPOINTS, RUN_FILE, find_checkpoint, read_run
 from bert_jax.runs_table import best_run_in
 from input_pipeline import files
@@ -164,10 +164,14 @@ def read(
     tree = unstack_layers(checkpointing.read_parameters(folder, step))
     own_head = read_head(source.folder, source.flag)
     plain = own_head is None or own_head.is_plain
-    tensors = {
-        weight.name: Tensor("/".join(weight.path), array.shape, lambda array=array: array)
-        for weight, array in disassemble(own, own_head, tree if plain else {"bert": tree["bert"]})
-    }
+    try:
+        tensors = {
+            weight.name: Tensor("/".join(weight.path), array.shape, lambda array=array: array)
+            for weight, array in disassemble(own, own_head, tree if plain else {"bert": tree["bert"]})
+        }
+    except ValueError:
+        beside = GOOGLE_CONFIG_FILE if own_head is None else f"{GOOGLE_CONFIG_FILE} and {HEAD_FILE}"
+        raise UserError(f"{source}: its arrays are not those that {beside} beside them describe") from None
     params, report = assemble(config, head, tensors, str(source), extend_positions)
     if not plain and head == own_head:  # what no table knows: LSTMs, weights of layers, and what reads them
         params |= {name: part for name, part in tree.items() if name != "bert"}

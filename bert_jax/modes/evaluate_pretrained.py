@@ -5,7 +5,7 @@ from typing import Any
 
 import jax
 
-from bert_jax import devices, partitioning, pretraining, processes, training
+from bert_jax import devices, partitioning, pretraining, processes, task_use, training
 from bert_jax.convert import checkpoints
 from bert_jax.loading import load_from_flags
 from bert_jax.metric_names import metrics_text
@@ -33,9 +33,7 @@ def evaluate(flags: Any) -> None:
     if not getattr(flags, name):
         raise UserError("--eval_input_file is missing: the text to evaluate a pretrained model on")
     source = checkpoints.find(flags.init_checkpoint, allow_pickled=flags.allow_pickled_weights)
-    path = flags.output_dir
-    if not path or files.as_path(path, "--output_dir") == files.as_path(source.folder):
-        path = os.path.join(source.folder, "evaluate")  # the run's own results stay
+    path = task_use.results_folder(flags, source)
     devices.start(flags)
     devices.check_same_flags(flags.flag_values_dict())
     mesh = partitioning.make_mesh(flags.mesh)

@@ -1,3 +1,4 @@
+import logging
 import os
 import re
 import resource
@@ -245,6 +246,14 @@ def test_a_failed_save_surfaces_at_the_next_one_and_the_last_complete_step_remai
     assert os.listdir(tmp_path) == ["1"]
     assert_same(restore(tmp_path, 1, target_of(make_state(0))), make_state(1))
     assert capfd.readouterr() == ("", "")
+
+
+def test_errors_that_orbax_dropped_are_not_told_again(tmp_path, caplog):
+    save_steps(tmp_path, [1])
+    for kind in ("Future", "Task"):
+        logging.getLogger("asyncio").error(f"{kind} exception was never retrieved\nfuture: <...>")
+    logging.getLogger("asyncio").error("something else")
+    assert caplog.messages == ["something else"]
 
 
 def test_a_failed_last_save_surfaces_at_the_end(tmp_path):

@@ -154,7 +154,7 @@ def test_sigterm_is_a_stop(run, tmp_path, monkeypatch, capsys):
 
     monkeypatch.setattr(export, "export_tf1", wait)
     assert command(init_checkpoint=run, format="tf1", output_dir=tmp_path / "out") == 75
-    assert "stopped before anything was written" in capsys.readouterr().err
+    assert "stopped; nothing that was written before is lost" in capsys.readouterr().err
     assert os.listdir(tmp_path) == []
 
 

@@ -201,3 +201,24 @@ def test_hardly_anything_is_computed_for_padding():
     assert sorted(number for row in rows for number in row) == list(range(3000))
     assert all(sum(lengths[number] for number in row) <= 64 and len(row) <= SLOTS for row in rows)
     assert sum(lengths) / (64 * len(rows)) > 0.97
+
+
+def test_ctrl_c_does_not_wait_for_a_compilation():
+    begun, may_end, ended = threading.Event(), threading.Event(), threading.Event()
+
+    def slow(params, batch):
+        begun.set()
+        may_end.wait(10)
+        ended.set()
+        return batch["lengths"].reshape(-1)
+
+    def stream():
+        yield from examples(2)
+        begun.wait(10)
+        raise KeyboardInterrupt
+
+    mesh = partitioning.make_mesh("", jax.devices()[:1])
+    with pytest.raises(KeyboardInterrupt):
+        list(map_examples(slow, {}, stream(), mesh=mesh, max_length=40, window_tokens=1))
+    assert not ended.is_set()
+    may_end.set()

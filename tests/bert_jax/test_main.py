@@ -2,6 +2,7 @@
 
 import ast
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -11,6 +12,7 @@ import pytest
 
 from bert_jax.flags import MODES
 from bert_jax.main import main
+from bert_jax.modes import predict
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -82,6 +84,39 @@ def test_flagfile(tmp_path, capsys):
     (tmp_path / "x.flags").write_text("# a comment\n--mode=describe\n--model=tiny\n")
     assert main(["bert_jax", f"--flagfile={tmp_path}/x.flags", "--model=mini"]) == 0
     assert "256" in capsys.readouterr().out
+
+
+def raise_in_a_callback():
+    class Lost:
+        def __del__(self):
+            signal.raise_signal(signal.SIGTERM)
+
+    Lost()
+    time.sleep(20)
+
+
+def raise_in_an_import():
+    try:
+        signal.raise_signal(signal.SIGINT)
+    except KeyboardInterrupt:
+        raise ImportError("the extension could not be initialised") from None
+
+
+@pytest.mark.parametrize("work", [raise_in_a_callback, raise_in_an_import])
+def test_a_signal_is_not_lost_where_a_library_swallows_what_it_raises(work, monkeypatch, capsys):
+    before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGALRM)]
+    monkeypatch.setattr(predict, "run", lambda flags: work())
+    started = time.monotonic()
+    assert main(["bert_jax", "--mode=predict"]) == 75
+    assert time.monotonic() - started < 10
+    assert capsys.readouterr().err.startswith("stopped; ")
+    assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGALRM)] == before
+
+
+def test_a_stop_within_exec_keeps_its_exit_code():
+    """For which Python would end by SIGINT."""
+    code = "from bert_jax.main import _end\ntry: exec('raise KeyboardInterrupt')\nexcept KeyboardInterrupt: _end(75)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 75
 
 
 def test_importing_the_package_touches_no_device_and_no_tensorflow():

@@ -8,6 +8,7 @@ import pytest
 import small_bert
 from small_tasks import CONFIG, TASKS, read_table
 
+from bert_jax import task_use
 from bert_jax.convert.huggingface_export import export_huggingface
 from bert_jax.heads import TaskHead
 
@@ -56,6 +57,46 @@ def test_the_results_of_a_run_stay(tasks, tmp_path):
     assert tasks.run(mode="evaluate", **asked) == 0
     assert json.loads((tmp_path / "run" / "evaluate" / "eval_results.json").read_text())["examples"] == 40
     assert before == {name: (tmp_path / "run" / name).read_bytes() for name in before}
+
+
+def test_the_results_of_another_run_stay(tasks, tmp_path, capfd):
+    (tmp_path / "run.json").touch()
+    asked = {"output_dir": tmp_path, "eval_file": tasks.folder / "classification_train.tsv"}
+    assert tasks.run(mode="evaluate", init_checkpoint=tasks.finished("classification"), **asked) == 2
+    assert said(capfd).startswith(f"error: --output_dir={tmp_path} holds a run, whose results would be lost")
+
+
+def test_a_folder_that_cannot_be_written_is_refused_before_anything_is_computed(tasks, tmp_path, monkeypatch, capfd):
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(task_use, "Predictor", lambda *arguments: pytest.fail)
+    asked = {"output_dir": tmp_path / "file", "predict_file": tasks.folder / "classification_test.tsv"}
+    assert tasks.run(mode="predict", init_checkpoint=tasks.finished("classification"), **asked) == 2
+    assert said(capfd) == f"error: --output_dir: {tmp_path}/file is a file, or lies below one: a folder is needed"
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("vocab.txt", None, "no vocabulary lies beside the weights: give --vocab_file"),
+        (
+            "bert_config.json",
+            {"hidden_size": 64},
+            "arrays are not those that bert_config.json and task_head.json beside",
+        ),
+        ("task_head.json", {"labels": ["yes"]}, "arrays are not those that bert_config.json and task_head.json beside"),
+    ],
+)
+def test_what_does_not_fit_the_weights_is_named(tasks, tmp_path, capfd, name, change, message):
+    run = tmp_path / "run"
+    shutil.copytree(tasks.finished("classification"), run)
+    if change:
+        (run / name).write_text(json.dumps(json.loads((run / name).read_text()) | change))
+    else:
+        (run / name).unlink()
+    new = tasks.folder / "classification_test.tsv"
+    assert tasks.run(mode="predict", init_checkpoint=run, predict_file=new, output_dir=tmp_path / "out") == 2
+    assert message in said(capfd)
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(
