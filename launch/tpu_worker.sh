@@ -69,7 +69,7 @@ start() {
   touch "$state/started"
   # A session and a log of its own: the run goes on when the connection ends.
   setsid nohup bash "$code/launch/tpu_worker.sh" run "$@" >> "$state/log" 2>&1 < /dev/null &
-  local tries=100
+  local tries=600
   until is_running || [ -e "$state/exit_code" ]; do
     [ "$((tries--))" -gt 0 ] || fail "the run did not begin: see the log"
     sleep 0.1

@@ -20,7 +20,8 @@ _PYTHON = r"""#!/bin/sh
 ps -o pgid= -p "$$" >> "$BUCKET/pids"
 printf '%s\n' "$@" "" >> "$BUCKET/commands"
 trap 'exit 75' TERM
-until [ -e "$BUCKET/exit" ]; do sleep 0.05; done
+left=10000 # should nobody end it
+until [ -e "$BUCKET/exit" ] || [ "$left" -eq 0 ]; do sleep 0.05; left=$((left - 1)); done
 exit "$(cat "$BUCKET/exit")"
 """
 _PYTHON3 = r"""#!/bin/sh
