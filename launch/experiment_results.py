@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from bert_jax.metric_names import is_number
 from bert_jax.report_parts import run_link, table, text
 from bert_jax.report_template import HEAD, STYLE
-from bert_jax.several_runs import RUNS_FILE
+from bert_jax.runs_table import RUNS_FILE
 from input_pipeline import files
 from launch.experiment_tables import SETUPS, Cell, Table
 
