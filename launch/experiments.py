@@ -97,7 +97,7 @@ def define(values: flags.FlagValues) -> None:
         "scale",
         "cpu",
         list(SCALES),
-        "paper: BERT base and a million steps, on --input_file; cpu: a twin of a million parameters and 1,500 steps.",
+        "paper: BERT base and a million steps, on --input_file; cpu: a twin of a million parameters and 3,000 steps.",
         values,
         module_name=module,
     )

@@ -121,7 +121,7 @@ def test_steps_of_pretraining(options):
     found = by_folder(options, [TABLES["figure 5"]])
     phases = [found[f"pretrain/bert/phase{number}"] for number in range(1, len(options.scale.phases) + 1)]
     total = phases[-1].num_train_steps
-    assert total == (1_000_000 if options.data_dir else 1500)
+    assert total == (1_000_000 if options.data_dir else 3000)
     for fifths in (1, 2, 3, 4):
         path = found[f"finetune/bert_{fifths}_5/mnli"].init_checkpoint
         assert path == f"out/pretrain/bert/phase1/checkpoints/{fifths * total // 5}"
