@@ -10,14 +10,17 @@ from bert_jax.hlo_reading import Instruction, Program
 
 COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute", "collective-broadcast")
 
+_MESH = re.compile(r"replica_groups=mesh\[([^\]]*)\](?:, device_ids=\(\[([\d,]+)\](?:T\(([\d,]+)\))?\))? \{([^}]*)\}")
+_PART_OF_AXIS = re.compile(r"'(\w+)'(?::\((\d+)\)(\d+))?")
+
 
 class Collective(NamedTuple):
     """A transfer between devices.
 
     Attributes:
         axes: the mesh axes over which it goes, such as "data" or "data+fsdp".
-        bytes: of the result (of an all-gather, the whole; of a reduce-scatter, the operand), on a device.
-        seconds: bound by the links of a chip.
+        bytes: of the operands on a device (of an all-gather, of what is gathered).
+        seconds: bound by the links that the devices have to each other.
         hidden_seconds: of them beside other work.
     """
 
@@ -30,37 +33,94 @@ class Collective(NamedTuple):
     times: int
 
 
+class Placement(NamedTuple):
+    """Where the devices of a mesh are.
+
+    Attributes:
+        mesh: axis -> size; the last axis is the fastest in the order of the devices.
+        chips: of each device in that order, the place of its chip in the topology.
+    """
+
+    mesh: dict[str, int]
+    chips: list[tuple[int, ...]]
+
+
 def is_collective(instruction: Instruction) -> bool:
     """Whether an instruction is a transfer between devices, or the start or end of one."""
-    return _base(instruction) in COLLECTIVES
+    return instruction.work in COLLECTIVES
 
 
-def _base(instruction: Instruction) -> str:
-    return re.sub(r"-(start|done)$", "", instruction.opcode)
+def fused_collectives(program: Program, fusion: Instruction) -> list[tuple[str, Instruction]]:
+    """Transfers in a fusion, with the computation that they stand in.
+
+    The compiler puts one transfer into several: one that starts it, some that do other work meanwhile, and one that
+    ends it. They have the same channel.
+    """
+    return [(place, inner) for place, inner in program.fused(fusion) if is_collective(inner)]
 
 
-def collectives(program: Program, chip: Chip, mesh: dict[str, int], chip_share: float) -> Iterator[Collective]:
+def collectives(program: Program, chip: Chip, placement: Placement) -> Iterator[Collective]:
     """The transfers between devices, with how much of each is beside other work."""
+    fused: dict[tuple[str, str], list] = {}  # of each: computation, instruction, how often, cycles beside
     for computation, instruction, times in program.executed():
-        if not is_collective(instruction) or instruction.opcode.endswith("-done"):
-            continue
-        kind = _base(instruction)
-        sources = program.operands(computation, instruction)
-        sent = sum(source.bytes for source in sources)
-        started = instruction.opcode.endswith("-start")
-        whole = sent
-        if kind == "all-gather":  # that of a start has the operand beside the whole
-            whole = instruction.bytes - (sent if started else 0)
-        axes, size = group_axes(instruction, mesh)
-        if size < 2:
-            continue
-        passes = 2 if kind == "all-reduce" else 1
-        seconds = passes * whole * (size - 1) / size / chip.link_bytes_per_second / chip_share
-        if kind == "collective-permute":
-            seconds = whole / chip.link_bytes_per_second / chip_share
-        beside = _beside(program, computation, instruction) / chip.clock if started else 0.0
-        dtypes = sorted({match for source in sources for match in re.findall(r"([a-z]\w*)\[", source.shape)})
-        yield Collective(kind, axes, whole, "+".join(dtypes), seconds, min(beside, seconds), times)
+        for place, inner in fused_collectives(program, instruction):
+            channel = re.search(r"channel_id=(\d+)", inner.rest)
+            row = fused.setdefault((computation, channel[1] if channel else inner.name), [place, inner, times, 0])
+            row[3] += instruction.cycles or 0
+        if is_collective(instruction) and not instruction.opcode.endswith("-done"):
+            beside = _beside(program, computation, instruction) if instruction.opcode.endswith("-start") else 0
+            yield from _collective(program, chip, placement, computation, instruction, times, beside)
+    for row in fused.values():
+        yield from _collective(program, chip, placement, *row)
+
+
+def _collective(
+    program: Program,
+    chip: Chip,
+    placement: Placement,
+    computation: str,
+    instruction: Instruction,
+    times: int,
+    beside: int,
+) -> Iterator[Collective]:
+    """One transfer beside which so many cycles of work run; none where a device has no other to send to."""
+    group = first_group(instruction.rest, len(placement.chips))
+    if len(group) < 2:
+        return
+    whole = _bytes(program, computation, instruction)
+    share = (len(group) - 1) / len(group)
+    passes = {"all-reduce": 2 * share, "collective-permute": 1, "collective-broadcast": 1}
+    seconds = passes.get(instruction.work, share) * whole / speed(chip, placement, group)
+    sources = program.operands(computation, instruction)
+    dtypes = sorted({match for source in sources for match in re.findall(r"([a-z]\w*)\[", source.shape)})
+    axes = group_axes(group, placement.mesh)
+    yield Collective(instruction.work, axes, whole, "+".join(dtypes), seconds, min(beside / chip.clock, seconds), times)
+
+
+def _bytes(program: Program, computation: str, instruction: Instruction) -> int:
+    sent = sum(source.bytes for source in program.operands(computation, instruction))
+    if instruction.work != "all-gather":
+        return sent
+    # The shape of a start has the operands before the whole.
+    return instruction.bytes - (sent if instruction.opcode.endswith("-start") else 0)
+
+
+def speed(chip: Chip, placement: Placement, group: Sequence[int]) -> float:
+    """Bytes a second that a device sends to others of a group at most.
+
+    In each dimension in which the group lies, a ring has two ways around, of which a line is one. Devices of one chip
+    share its links, and need not send to each other over them what they have in common.
+    """
+    places = {placement.chips[device] for device in group}
+    if len(places) == 1:
+        return chip.hbm_bytes_per_second
+    links = 0
+    for dimension, sizes in enumerate(zip(*placement.chips)):
+        size, used = len(set(sizes)), len({place[dimension] for place in places})
+        if used > 1:
+            links += 2 if used == size and size % chip.ring == 0 else 1
+    on_chip = len(placement.chips) / len(set(placement.chips))
+    return links * chip.link_bytes_per_second * len(group) / len(places) / on_chip
 
 
 def _beside(program: Program, computation: str, start: Instruction) -> int:
@@ -76,47 +136,51 @@ def _beside(program: Program, computation: str, start: Instruction) -> int:
     return cycles
 
 
-def group_axes(instruction: Instruction, mesh: dict[str, int]) -> tuple[str, int]:
-    """The mesh axes, joined by +, and the number of devices of a group of a collective.
-
-    Device numbers of the program go through the mesh with the last axis fastest.
-    """
-    group = first_group(instruction.rest, math.prod(mesh.values()))
+def group_axes(group: Sequence[int], mesh: dict[str, int]) -> str:
+    """The mesh axes, joined by +, over which devices differ."""
     sizes = list(mesh.values())
     places = [_place(device, sizes) for device in group]
     axes = [name for i, name in enumerate(mesh) if len({place[i] for place in places}) > 1]
-    return "+".join(axes) or "none", len(group)
+    return "+".join(axes) or "none"
 
 
 def first_group(text: str, devices: int) -> list[int]:
     """Numbers of the devices that a collective joins with the first of them.
 
-    The forms are {{0,1},{2,3}}, [groups,size]<=[dims]T(order), mesh['axis_0'=4,'axis_1'=2] {'axis_0'}, and pairs of a
-    permutation.
+    The forms are {{0,1},{2,3}}, [groups,size]<=[dims]T(order), mesh['a'=4,'b'=2] {'a'}, and pairs of a permutation.
+    Of a mesh, {'a':(2)2} is the part of size 2 of axis a that has a part of size 2 before it; with
+    device_ids=([2,4]T(1,0)) its places hold these devices instead of 0, 1, 2, and so on.
     """
     if found := re.search(r"replica_groups=\{\{([\d,]+)\}", text):
         return [int(number) for number in found[1].split(",")]
     if found := re.search(r"source_target_pairs=\{\{(\d+),(\d+)\}", text):
         return [int(found[1]), int(found[2])]
     if found := re.search(r"replica_groups=\[(\d+),(\d+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?", text):
-        size, dims = int(found[2]), [int(n) for n in found[3].split(",")]
-        order = [int(n) for n in found[4].split(",")] if found[4] else list(range(len(dims)))
-        return _transposed(dims, order)[:size]
-    if found := re.search(r"replica_groups=mesh\[([^\]]*)\]\s*(?:\([^)]*\)\s*)?\{([^}]*)\}", text):
-        sizes = {name: int(size) for name, size in re.findall(r"'(\w+)'=(\d+)", found[1])}
-        wanted = re.findall(r"'(\w+)'", found[2])
-        names = list(sizes)
-        rest = [names.index(name) for name in names if name not in wanted]
-        order = rest + [names.index(name) for name in names if name in wanted]
-        return _transposed(list(sizes.values()), order)[: math.prod(sizes[name] for name in wanted)]
+        return _transposed(_numbers(found[3]), _numbers(found[4]))[: int(found[2])]
+    if found := _MESH.search(text):
+        dims, wanted = [], []
+        parts = {name: (before, size) for name, before, size in _PART_OF_AXIS.findall(found[4])}
+        for name, size in re.findall(r"'(\w+)'=(\d+)", found[1]):
+            before, own = parts.get(name, ("", "1"))
+            before, own = int(before or 1), int(own or size)
+            wanted += [len(dims) + 1] if name in parts else []
+            dims += [before, own, int(size) // before // own]
+        order = [i for i in range(len(dims)) if i not in wanted] + wanted
+        places = _transposed(dims, order)[: math.prod(dims[i] for i in wanted)]
+        numbers = _transposed(_numbers(found[2]), _numbers(found[3])) if found[2] else range(math.prod(dims))
+        return [numbers[place] for place in places]
     return list(range(devices))
+
+
+def _numbers(text: str | None) -> list[int]:
+    return [int(number) for number in (text or "").split(",") if number]
 
 
 def _transposed(dims: Sequence[int], order: Sequence[int]) -> list[int]:
     """The numbers of an array of `dims`, counted with the last axis fastest, after its axes are put in `order`."""
     strides = [math.prod(dims[i + 1 :]) for i in range(len(dims))]
     numbers = [0]
-    for axis in order:
+    for axis in order or range(len(dims)):
         numbers = [number + i * strides[axis] for number in numbers for i in range(dims[axis])]
     return numbers
 

@@ -3,7 +3,6 @@
 The text is what `jax.stages.Compiled.as_text()` gives: scheduled HLO, one instruction a line, computations in braces.
 """
 
-import collections
 import re
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -17,6 +16,7 @@ _NAME = re.compile(r"%([\w.\-]+)")
 _CALLED = re.compile(r"\b(calls|to_apply|body|condition|branch_computations|called_computations)=(\{[^}]*\}|%[\w.\-]+)")
 _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
 _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
+_OPENED = ("call", "conditional", "async-start")  # what these run is read in their place
 _OP_NAME = re.compile(r'op_name="([^"]*)"')
 
 
@@ -41,10 +41,15 @@ class Instruction(NamedTuple):
         return shape_bytes(self.shape)
 
     @property
+    def work(self) -> str:
+        """The opcode, without what tells the start or end of one that runs beside others."""
+        return re.sub(r"-(start|update|done)$", "", self.opcode)
+
+    @property
     def cycles(self) -> int | None:
-        """The compiler's estimate, where it gives one."""
+        """The compiler's estimate; None where it gives none, or 0, which it says of random bits."""
         found = _CYCLES.search(self.rest)
-        return int(found[1]) if found else None
+        return int(found[1]) or None if found else None
 
     @property
     def op_name(self) -> str:
@@ -69,12 +74,16 @@ class Program(NamedTuple):
         own = self.computations[computation]
         return [own[name] for name in instruction.operands if name in own]
 
-    def inside(self, instruction: Instruction) -> Iterator[Instruction]:
-        """What a fusion is made of, fusions within it included."""
+    def fused(self, instruction: Instruction) -> Iterator[tuple[str, Instruction]]:
+        """What a fusion is made of, with the computation that it stands in; fusions within it included."""
         for name in instruction.called("calls"):
             for inner in self.computations[name].values():
-                yield inner
-                yield from self.inside(inner)
+                yield name, inner
+                yield from self.fused(inner)
+
+    def inside(self, instruction: Instruction) -> Iterator[Instruction]:
+        """What a fusion is made of, fusions within it included."""
+        return (inner for _, inner in self.fused(instruction))
 
     def executed(self, computation: str | None = None, times: int = 1) -> Iterator[tuple[str, Instruction, int]]:
         """Every instruction that the device runs by itself: its computation, itself, and how often it runs.
@@ -83,29 +92,44 @@ class Program(NamedTuple):
         """
         computation = computation or self.entry
         for instruction in self.computations[computation].values():
+            if instruction.opcode not in _OPENED:
+                yield computation, instruction, times
             if instruction.opcode == "while":
-                trips = times * self.trip_count(instruction)
+                trips = times * (self.trip_count(instruction) or 1)
                 for name in instruction.called("body", "condition"):
                     yield from self.executed(name, trips)
-            elif instruction.opcode in ("call", "conditional", "async-start"):
-                yield computation, instruction, times
+            elif instruction.opcode in _OPENED:
                 for name in instruction.called():
                     yield from self.executed(name, times)
-            else:
-                yield computation, instruction, times
 
-    def trip_count(self, loop: Instruction) -> int:
-        """How often the body of a while runs: what the compiler says, else the constant of its condition; else 1."""
+    def trip_count(self, loop: Instruction) -> int | None:
+        """How often the body of a while runs: what the compiler says, else the constant of its condition.
+
+        JAX's loops count from 0. None where the condition has no constant, or several.
+        """
         found = _TRIPS.search(loop.rest)
         if found:
             return int(found[1])
-        constants = [
-            int(match[1])
-            for name in loop.called("condition")
-            for inner in self.computations[name].values()
-            if inner.opcode == "constant" and (match := re.match(r"(\d+)\)?", ",".join(inner.operands)))
-        ]
-        return constants[0] if len(constants) == 1 else 1
+        conditions = [inner for name in loop.called("condition") for inner in self.computations[name].values()]
+        inside = [inner for instruction in conditions for inner in self.inside(instruction)]
+        constants = {
+            inner.operands[0] for inner in conditions + inside if inner.opcode == "constant" and "[]" in inner.shape
+        }
+        numbers = [int(constant) for constant in constants if constant.isdigit()]
+        return numbers[0] if len(numbers) == 1 else None
+
+
+def shape_parts(shape: str) -> list[str]:
+    """The shapes of a tuple, which may be tuples in turn; of anything else, itself."""
+    if not shape.startswith("("):
+        return [shape]
+    parts, depth, start = [], 0, 1
+    for match in re.finditer(r"[(){}\[\],]", shape):
+        depth += (match[0] in "({[") - (match[0] in ")}]")
+        if (match[0] == "," and depth == 1) or depth == 0:
+            parts.append(shape[start : match.start()].strip())
+            start = match.end()
+    return [re.sub(r"^/\*.*?\*/", "", part) for part in parts if part]
 
 
 def shape_bytes(shape: str) -> int:
@@ -162,13 +186,3 @@ def _closing(text: str, start: int) -> int:
         if depth == 0:
             return match.start()
     raise ValueError(f"parentheses do not close: {text[:80]}")
-
-
-def opcodes(program: Program) -> collections.Counter:
-    """How often each opcode runs, fusions opened."""
-    counts: collections.Counter = collections.Counter()
-    for _, instruction, times in program.executed():
-        counts[instruction.opcode] += times
-        for inner in program.inside(instruction):
-            counts[inner.opcode] += times
-    return counts

@@ -5,6 +5,8 @@ import dataclasses
 import gzip
 import importlib.util
 import os
+import re
+import sys
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -99,20 +101,29 @@ def open_target(topology: str) -> Target:
         reason = str(error).strip().splitlines()[0]
         raise UserError(f"--topology={topology}: libtpu does not take it: {reason}") from None
     devices = list(found.devices)
-    chips = len({(getattr(device, "slice_index", 0), *device.coords) for device in devices})
+    chips = len(set(map(_place, devices)))
     hosts = len({device.process_index for device in devices})
     return Target(topology, parse_topology(topology), devices, chips, hosts)
 
 
+def _place(device: jax.Device) -> tuple[int, ...]:
+    """Where its chip is."""
+    return (getattr(device, "slice_index", 0), *device.coords)
+
+
 @contextlib.contextmanager
 def _quiet_stderr():
-    """Keeps what C++ libraries write to standard error away while they load."""
-    saved = os.dup(2)
+    """Keeps what C++ libraries write to standard error away; Python's own goes on."""
+    saved, stream = os.dup(2), sys.stderr
     nowhere = os.open(os.devnull, os.O_WRONLY)
     try:
         os.dup2(nowhere, 2)
+        if stream is sys.__stderr__:
+            sys.stderr = open(saved, "w", closefd=False)  # noqa: SIM115
         yield
     finally:
+        sys.stderr.flush()
+        sys.stderr = stream
         os.dup2(saved, 2)
         os.close(saved)
         os.close(nowhere)
@@ -122,25 +133,37 @@ def compile_plan(step: PretrainingStep, target: Target, num_train_steps: int) ->
     """Compiles the train step.
 
     Returns:
-        What plan.json holds, and the text of the compiled program.
+        What plan.json holds, and the text of the compiled program; it is empty where the compiler gives up because the
+        step does not fit into memory, and of memory the plan then holds the peak.
     """
     started = time.monotonic()
-    with _quiet_stderr() if target.chip else contextlib.nullcontext():
-        compiled = step.compile_train()
-    text = compiled.as_text()
-    plan = describe(step, target, num_train_steps, compiled, text)
+    compiled, text = None, ""
+    try:
+        with _quiet_stderr() if target.chip else contextlib.nullcontext():
+            compiled = step.compile_train()
+        text = compiled.as_text()
+        memory = _memory(compiled, target)
+    except jax.errors.JaxRuntimeError as error:
+        used = re.search(r"Used ([\d.]+)([KMGT]?) of ([\d.]+)([KMGT]?) hbm", str(error))
+        if "RESOURCE_EXHAUSTED" not in str(error) or not used:
+            raise
+        size = lambda number, unit: int(float(number) * 1024 ** " KMGT".index(unit or " "))
+        memory = {"peak": size(used[1], used[2]), "capacity": size(used[3], used[4]), "fits": False}
+    plan = _outline(step, target, num_train_steps) | {"memory": memory}
+    if compiled:
+        plan = describe(plan, step, target, compiled, text)
     plan["compile_seconds"] = round(time.monotonic() - started, 1)
     return plan, text
 
 
-def describe(step: PretrainingStep, target: Target, num_train_steps: int, compiled: Any, text: str) -> dict[str, Any]:
-    """What is known of a compiled step; seconds, bytes and FLOPs are of one device and one step."""
+def _outline(step: PretrainingStep, target: Target, num_train_steps: int) -> dict[str, Any]:
+    """What is known of a step without compiling it."""
     flags, config = step.flags, step.task.module.config
     mesh = {name: int(size) for name, size in step.mesh.shape.items()}
     devices = len(target.devices)
     model_flops = training_flops(config, flags.max_seq_length, flags.max_predictions_per_seq) * flags.train_batch_size
-    compiler = compiled.cost_analysis() or {}
-    plan = {
+    parts = mesh["data"] * mesh["fsdp"] * flags.gradient_accumulation_steps
+    return {
         "topology": target.name,
         "chip": target.chip.name if target.chip else target.devices[0].device_kind,
         "devices": devices,
@@ -148,29 +171,37 @@ def describe(step: PretrainingStep, target: Target, num_train_steps: int, compil
         "hosts": target.hosts,
         "mesh": mesh,
         "precision": flags.precision,
+        "remat": flags.remat,
         "train_batch_size": flags.train_batch_size,
-        "per_device_batch": flags.train_batch_size // (mesh["data"] * mesh["fsdp"]) / flags.gradient_accumulation_steps,
+        "per_device_batch": flags.train_batch_size / parts,
         "gradient_accumulation_steps": flags.gradient_accumulation_steps,
         "max_seq_length": flags.max_seq_length,
         "max_predictions_per_seq": flags.max_predictions_per_seq,
-        "memory": _memory(compiled, target),
-        "flops": {"model": model_flops / devices, "compiler": float(compiler.get("flops", 0.0))},
+        "flops": {"model": model_flops / devices},
         "estimated_step_seconds": None,
         "mfu": None,
         "sequences_per_second": None,
         "num_train_steps": num_train_steps,
         "days": None,
     }
+
+
+def describe(plan: dict[str, Any], step: PretrainingStep, target: Target, compiled: Any, text: str) -> dict[str, Any]:
+    """Adds what a compiled step tells; seconds, bytes and FLOPs are of one device and one step."""
+    compiler = compiled.cost_analysis() or {}
+    flops = plan["flops"] | {"compiler": float(compiler.get("flops", 0.0))}
     if target.chip is None:
-        return plan
-    program = hlo_reading.read(text)
-    found = program_costs.costs(program, target.chip, mesh, target.chip_share)
+        return plan | {"flops": flops}
+    # The devices of a program are numbered in the order of the mesh.
+    placement = collectives.Placement(plan["mesh"], [_place(device) for device in step.mesh.devices.flat])
+    found = program_costs.costs(hlo_reading.read(text), target.chip, placement)
     seconds = program_costs.total_seconds(found, target.chip)
-    plan["flops"]["matmul"] = found.matmul_flops
-    plan["flops"]["waste"] = found.matmul_flops / plan["flops"]["model"] - 1
-    plan |= {
+    flops |= {"matmul": found.matmul_flops, "waste": found.matmul_flops / flops["model"] - 1}
+    return plan | {
+        "flops": flops,
         "cycles": found.cycles,
         "clock": target.chip.clock,
+        "loops_counted_once": found.loops_counted_once,
         "unaccounted": [row._asdict() for row in found.unaccounted],
         "collectives": [
             {"opcode": opcode, "axes": axes, "dtype": dtype, "count": count, "bytes": size, "seconds": row_seconds}
@@ -178,11 +209,10 @@ def describe(step: PretrainingStep, target: Target, num_train_steps: int, compil
         ],
         "exposed_collective_seconds": sum(r.times * (r.seconds - r.hidden_seconds) for r in found.collectives),
         "estimated_step_seconds": seconds,
-        "mfu": plan["flops"]["model"] / (seconds * target.chip.flops_per_second * target.chip_share),
-        "sequences_per_second": flags.train_batch_size / seconds,
-        "days": seconds * num_train_steps / 86400,
+        "mfu": flops["model"] / (seconds * target.chip.flops_per_second * target.chip_share),
+        "sequences_per_second": plan["train_batch_size"] / seconds,
+        "days": seconds * plan["num_train_steps"] / 86400,
     }
-    return plan
 
 
 def _memory(compiled: Any, target: Target) -> dict[str, Any]:

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from bert_jax.chips import Chip
-from bert_jax.collectives import Collective, collectives, is_collective
-from bert_jax.hlo_reading import Instruction, Program
+from bert_jax.collectives import Collective, Placement, collectives, fused_collectives, is_collective
+from bert_jax.hlo_reading import Instruction, Program, shape_bytes, shape_parts
 
 KINDS = ("matmul", "elementwise", "reduction", "copies", "random numbers", "optimizer")
 OPTIMIZER_SCOPE = "optimizer"  # the name under which the train step updates the parameters
@@ -22,11 +22,10 @@ _MATMULS = ("convolution", "dot")
 _COPIES = ("copy", "transpose", "pad", "slice", "dynamic-slice", "dynamic-update-slice", "concatenate", "reshape")
 _HASHING = ("xor", "shift-right-logical", "shift-left", "rng-bit-generator", "rng")
 _QUIET = ("parameter", "constant", "broadcast", "bitcast", "fusion")
-_DMA = ("copy-start", "slice-start", "dynamic-slice-start")
 # What takes no time of its own: names for memory, and the ends of what was started before.
-_FREE = ("parameter", "constant", "get-tuple-element", "tuple", "bitcast", "copy-done", "slice-done", "partition-id")
-_FREE += ("dynamic-slice-done", "after-all", "async-start", "async-update", "async-done", "call", "conditional")
-_FREE += ("opt-barrier", "iota", "replica-id", "add-dependency", "copy-done", "send-done", "recv-done")
+_FREE = ("parameter", "constant", "get-tuple-element", "tuple", "bitcast", "after-all", "opt-barrier", "iota")
+_FREE += ("partition-id", "replica-id", "add-dependency", "while")
+_NAMES_FOR_MEMORY = ("ConcatBitcast", "AllocateBuffer", "Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape")
 
 
 class Unaccounted(NamedTuple):
@@ -50,31 +49,30 @@ class Costs(NamedTuple):
     Attributes:
         cycles: kind of KINDS -> the compiler's estimate.
         matmul_flops: of matrix products, as compiled.
+        loops_counted_once: because the program does not tell how often they run.
     """
 
     cycles: dict[str, int]
     matmul_flops: float
     unaccounted: list[Unaccounted]
     collectives: list[Collective]
+    loops_counted_once: int
 
 
-def costs(program: Program, chip: Chip, mesh: dict[str, int], chip_share: float = 1.0) -> Costs:
-    """Reads the costs of a program.
-
-    Args:
-        mesh: axis -> size, in the order of the devices.
-        chip_share: share of a chip that a device is: a half where each core is one.
-    """
+def costs(program: Program, chip: Chip, placement: Placement) -> Costs:
+    """Reads the costs of a program; devices of one chip have an equal share of it each."""
+    chip_share = len(set(placement.chips)) / len(placement.chips)
     cycles: dict[str, int] = dict.fromkeys(KINDS, 0)
     others: dict[tuple[str, bool], list[float]] = collections.defaultdict(lambda: [0, 0, 0.0])
-    matmul_flops = 0.0
+    matmul_flops, loops = 0.0, 0
     for computation, instruction, times in program.executed():
         matmul_flops += times * flops(program, computation, instruction)
+        loops += instruction.opcode == "while" and program.trip_count(instruction) is None
         if instruction.cycles is not None:
             cycles[kind_of(program, instruction)] += times * instruction.cycles
-        elif instruction.opcode not in _FREE and not is_collective(instruction):
+        elif not (is_free(instruction) or is_collective(instruction) or fused_collectives(program, instruction)):
             what, moved, work = _bound(program, computation, instruction)
-            entry = others[what, instruction.opcode in _DMA]
+            entry = others[what, instruction.opcode.endswith("-start")]
             entry[0] += times
             entry[1] += times * moved
             seconds = max(moved / chip.hbm_bytes_per_second, work / chip.flops_per_second) / chip_share
@@ -84,7 +82,7 @@ def costs(program: Program, chip: Chip, mesh: dict[str, int], chip_share: float 
         for (what, overlapped), (count, moved, seconds) in others.items()
     ]
     unaccounted.sort(key=lambda row: -row.seconds)
-    return Costs(cycles, matmul_flops, unaccounted, list(collectives(program, chip, mesh, chip_share)))
+    return Costs(cycles, matmul_flops, unaccounted, list(collectives(program, chip, placement)), loops)
 
 
 def kind_of(program: Program, instruction: Instruction) -> str:
@@ -115,29 +113,51 @@ def flops(program: Program, computation: str, instruction: Instruction) -> float
     return total
 
 
+def is_free(instruction: Instruction) -> bool:
+    """Whether an instruction takes no time of its own."""
+    if re.search(r"-(update|done)$", instruction.opcode) or instruction.opcode in _FREE:
+        return True
+    return _target(instruction) in _NAMES_FOR_MEMORY
+
+
+def _target(instruction: Instruction) -> str:
+    found = re.search(r'custom_call_target="([^"]*)"', instruction.rest)
+    return found[1] if found else ""
+
+
 def _bound(program: Program, computation: str, instruction: Instruction) -> tuple[str, int, float]:
     """What an instruction without an estimate is, the bytes that it reads and writes, and its FLOPs."""
-    parts = {part.opcode for part in program.inside(instruction)} | {instruction.opcode}
+    inside = list(program.inside(instruction))
+    parts = {part.opcode for part in inside} | {instruction.work}
     sources = program.operands(computation, instruction)
     moved = instruction.bytes + sum(source.bytes for source in sources)
-    if instruction.opcode in _DMA:
-        return "copies beside other work (DMA)", sources[0].bytes if sources else instruction.bytes, 0.0
-    if target := re.search(r'custom_call_target="([^"]*)"', instruction.rest):
-        if target[1] in ("ConcatBitcast", "AllocateBuffer", "Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape"):
-            return "names for memory", 0, 0.0
+    if instruction.opcode.endswith("-start") and instruction.work in _COPIES:
+        return "copies beside other work (DMA)", _copied_bytes(instruction), 0.0
+    product = flops(program, computation, instruction)
+    if target := _target(instruction):
         estimate = re.search(r'"cost_estimate":\{[^}]*"flops":"?(\d+)', instruction.rest)
-        return f"custom kernels ({target[1]})", moved, float(estimate[1]) if estimate else 0.0
-    if "rng-bit-generator" in parts:
-        return "random bits", moved, 0.0
-    if "sort" in parts:
-        return "sort", moved * max(math.ceil(math.log2(max(instruction.bytes // 4, 2))), 1), 0.0
+        return f"custom kernels ({target})", moved, float(estimate[1]) if estimate else product
+    if parts & {"rng-bit-generator", "rng"}:
+        return "random bits", moved, product
+    if "sort" in parts:  # each pass over the rows reads and writes them
+        rows = max((math.prod(_dims(part)) for part in shape_parts(instruction.shape)), default=1)
+        return "sort", moved * max(math.ceil(math.log2(max(rows, 2))), 1), product
     if "scatter" in parts:
-        return "scatters", moved, 0.0
-    if "gather" in parts:  # rows of a table: what is read is as large as the result
-        return "gathers", 2 * instruction.bytes, 0.0
-    if instruction.bytes <= 1024:
-        return "scalars", moved, 0.0
-    return "others", moved, 0.0
+        return "scatters", moved, product
+    if "gather" in parts:  # of a table only the rows that are taken are read
+        gathers = [part for part in (instruction, *inside) if part.opcode == "gather"]
+        rest = sum(source.bytes for source in sources if source.bytes <= instruction.bytes)
+        return "gathers", instruction.bytes + rest + sum(gather.bytes for gather in gathers), product
+    if product:
+        return "matrix products", moved, product
+    return "scalars" if instruction.bytes <= 1024 else "others", moved, product
+
+
+def _copied_bytes(start: Instruction) -> int:
+    """Bytes that a copy or slice reads from HBM and writes to it; its shape is (one end, other end, flag)."""
+    ends = [shape_parts(end)[0] for end in shape_parts(start.shape)[:2]]
+    copied = min(map(shape_bytes, ends), default=0)
+    return copied * sum(not re.search(r"S\(\d+\)", end) for end in ends)
 
 
 def _product_flops(instruction: Instruction, sources: Sequence[Instruction]) -> float:

@@ -30,17 +30,28 @@ def run(flags: Any) -> int:
     planning.check(flags.topology)
     apply_plan_defaults(flags, say)
     folder = files.as_path(flags.output_dir, "--output_dir")
-    with files.user_errors(folder, "--output_dir"):
-        folder.mkdir(parents=True, exist_ok=True)
     target = planning.open_target(flags.topology)
     step, schedule = _step(flags, target)
+    with files.user_errors(folder, "--output_dir"):
+        folder.mkdir(parents=True, exist_ok=True)
     with _ticking(f"compiling for {len(target.devices)} devices of {target.name}"):
         plan, text = planning.compile_plan(step, target, schedule.num_train_steps)
-    files.write_bytes_atomic(folder / "plan.json", (json.dumps(plan, indent=1) + "\n").encode())
-    files.write_bytes_atomic(folder / "compiled.hlo.txt.gz", planning.compressed(text))
+    _write(folder, plan, text)
     show(tables(plan))
-    say(f"{folder}/plan.json holds these figures, compiled.hlo.txt.gz the compiled program")
     return 0
+
+
+def _write(folder: Any, plan: dict[str, Any], text: str) -> None:
+    from bert_jax import planning
+
+    files.write_bytes_atomic(folder / "plan.json", (json.dumps(plan, indent=1) + "\n").encode())
+    program = folder / "compiled.hlo.txt.gz"
+    if text:
+        files.write_bytes_atomic(program, planning.compressed(text))
+        say(f"{folder}/plan.json holds the figures, compiled.hlo.txt.gz the compiled program")
+    else:
+        program.unlink(missing_ok=True)
+        say(f"{folder}/plan.json holds the figures; the compiler gives up on a step that does not fit into memory")
 
 
 def _step(flags: Any, target: Any) -> tuple[Any, Any]:
@@ -118,7 +129,8 @@ def _summary(plan: dict[str, Any]) -> Table:
 
 def _memory(plan: dict[str, Any]) -> Table:
     memory = plan["memory"]
-    rows = [(name, f"{memory[name] / 2**30:,.2f}") for name in ("arguments", "results", "temporaries", "code", "peak")]
+    names = ("arguments", "results", "temporaries", "code", "peak")
+    rows = [(name, f"{memory[name] / 2**30:,.2f}") for name in names if name in memory]
     title = "Memory of a device, GiB"
     if memory["capacity"]:
         fits = "fits" if memory["fits"] else "DOES NOT FIT"
@@ -148,6 +160,8 @@ def _unaccounted(plan: dict[str, Any]) -> Table:
         for row in plan.get("unaccounted", [])
         if row["seconds"] > 0
     ]
+    if plan.get("loops_counted_once"):
+        rows.append(("loops of unknown length, counted once", str(plan["loops_counted_once"]), "", "", ""))
     return Table("Without an estimate of the compiler: bounds", ("", "count", "MB", "ms", "runs"), 1, rows)
 
 
