@@ -183,7 +183,8 @@ class FinetuningRun:
     def _earlier_results(self) -> dict[str, Any]:
         def read():
             path = self.folder.path / "eval_results.json"
-            return json.loads(files.read_text(path, "--output_dir")) if path.exists() else {}
+            results = json.loads(files.read_text(path, "--output_dir")) if path.exists() else {}
+            return {name: value for name, value in results.items() if name != "step"}
 
         return processes.from_first(read)
 
@@ -260,7 +261,7 @@ class FinetuningRun:
     def _state(self, run: TrainingRun) -> Any:
         if run.resumed:
             return run.checkpointer.restore(run.start_step, self.shapes)
-        return self.initial_state()
+        return run.interruption.run_interruptibly(self.initial_state)  # most of it is a compilation
 
     def initial_state(self) -> Any:
         """The state of step 0: the parameters of the checkpoint, and random ones where it has none."""

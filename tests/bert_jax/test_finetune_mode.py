@@ -4,12 +4,13 @@ import json
 import os
 import shutil
 import signal
+import threading
 
 import numpy as np
 import pytest
 from small_tasks import TASKS, classification, losses, parameters, read_table, words
 
-from bert_jax import finetuning_run, training
+from bert_jax import finetuning_run, interruption, training
 from bert_jax.heads import read_head
 
 RUN_FILES = {"run.json", "task_head.json", "bert_config.json", "vocab.txt", "metrics.jsonl", "eval_results.json"}
@@ -208,7 +209,8 @@ number, at = signal.Signals[os.environ["TEST_SIGNAL"]], int(os.environ["TEST_STE
 batch = finetuning_run.PackedBatches.batch
 def signalled(self, step):
     if step == at:
-        time.sleep(1)  # a checkpoint that was begun is completed
+        while not os.path.exists(os.environ["TEST_CHECKPOINT"]):  # the one that was begun is completed
+            time.sleep(0.1)
         os.kill(os.getpid(), number)
     return batch(self, step)
 finetuning_run.PackedBatches.batch = signalled
@@ -218,6 +220,7 @@ sys.exit(main.main())
 
 def test_a_killed_and_a_stopped_run_end_where_an_uninterrupted_one_does(tasks, tmp_path, monkeypatch, capfd):
     flags = tasks.flags("classification", tmp_path / "out", save_checkpoints_steps=20)
+    monkeypatch.setenv("TEST_CHECKPOINT", str(tmp_path / "out" / "checkpoints" / "40"))
     for number, step, code in ((signal.SIGKILL, 50, -signal.SIGKILL), (signal.SIGTERM, 55, 75)):
         monkeypatch.setenv("TEST_SIGNAL", number.name)
         monkeypatch.setenv("TEST_STEP", str(step))
@@ -233,6 +236,27 @@ def test_a_killed_and_a_stopped_run_end_where_an_uninterrupted_one_does(tasks, t
     assert same_parameters(tmp_path / "out", whole)
     for name in ("predictions.tsv", "eval_predictions.tsv", "eval_results.json"):
         assert (tmp_path / "out" / name).read_bytes() == (whole / name).read_bytes()
+
+
+def test_a_stop_does_not_wait_for_the_first_parameters(tasks, tmp_path, monkeypatch, capfd):
+    """Which are compiled, for a deep model about as long as the step."""
+    may_end, ended = threading.Event(), threading.Event()
+
+    def slow(self):
+        os.kill(os.getpid(), signal.SIGTERM)
+        may_end.wait(10)
+        ended.set()
+
+    monkeypatch.setattr(finetuning_run.FinetuningRun, "initial_state", slow)
+    monkeypatch.setattr(interruption.Interrupted, "leave", lambda self: 75)  # it would end this process
+    handler = signal.getsignal(signal.SIGTERM)
+    try:
+        assert tasks.run(**tasks.flags("classification", tmp_path / "out")) == 75
+    finally:
+        signal.signal(signal.SIGTERM, handler)
+    assert not ended.is_set()
+    may_end.set()
+    assert "stopped by SIGTERM at step 0; the same command goes on" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize(("prediction", "step"), [(0, 30), (2, 75), (3, 75)])

@@ -57,8 +57,10 @@ def test_each_task_and_all_of_them(tasks, glue, tmp_path, capfd):
     assert "submission.zip has 4 of 11 tables; missing: SST-2.tsv" in said and said.count("of 11 tables") == 1
     names = {path.name for path in tmp_path.iterdir()}
     assert names >= {"glue_results.html", "glue_results.md", "glue_results.json", "cola", "mnli"}
+    table = (tmp_path / "glue_results.json").read_text()
     assert tasks.run(**given, output_dir=tmp_path) == 0
     assert capfd.readouterr().err.count("nothing to do") == 2
+    assert (tmp_path / "glue_results.json").read_text() == table
 
 
 def test_a_task_alone_says_what_a_submission_still_needs(tasks, glue, tmp_path, capfd):
