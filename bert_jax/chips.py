@@ -19,6 +19,7 @@ class Chip(NamedTuple):
         hbm_bytes, hbm_bytes_per_second: memory, and how fast it is read or written.
         link_bytes_per_second: to one neighbour, one way: the published figure of a chip, over its links.
         dimensions: of the topology's name; a chip has two links in each.
+        cores: of a chip, which JAX runs as one device.
         ring: a dimension whose size is a multiple of this is closed to a ring, a smaller one is a line.
     """
 
@@ -29,14 +30,15 @@ class Chip(NamedTuple):
     hbm_bytes_per_second: float
     link_bytes_per_second: float
     dimensions: int
+    cores: int
     ring: int
 
 
 CHIPS = {
-    "v4": Chip("TPU v4", 275e12, 1.05e9, 32 * 2**30, 1228e9, 50e9, 3, 4),
-    "v5e": Chip("TPU v5e", 197e12, 1.5e9, 16 * 2**30, 819e9, 50e9, 2, 16),
-    "v5p": Chip("TPU v5p", 459e12, 1.75e9, 95 * 2**30, 2765e9, 100e9, 3, 4),
-    "v6e": Chip("TPU v6e", 918e12, 1.75e9, 32 * 2**30, 1640e9, 112e9, 2, 16),
+    "v4": Chip("TPU v4", 275e12, 1.05e9, 32 * 2**30, 1228e9, 50e9, 3, 2, 4),
+    "v5e": Chip("TPU v5e", 197e12, 1.5e9, 16 * 2**30, 819e9, 50e9, 2, 1, 16),
+    "v5p": Chip("TPU v5p", 459e12, 1.75e9, 95 * 2**30, 2765e9, 100e9, 3, 2, 4),
+    "v6e": Chip("TPU v6e", 918e12, 1.75e9, 32 * 2**30, 1640e9, 112e9, 2, 1, 16),
 }
 
 

@@ -94,16 +94,18 @@ def open_target(topology: str) -> Target:
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     jax.config.update("jax_platforms", "cpu")  # a TPU that is here stays free for whoever trains on it
+    chip = parse_topology(topology)
+    options = {"chip_config_name": "megacore"} if chip.cores > 1 else {}  # else each core is a device
     try:
         with _quiet_stderr():
-            found = topologies.get_topology_desc(platform="tpu", topology_name=topology)
+            found = topologies.get_topology_desc(platform="tpu", topology_name=topology, **options)
     except Exception as error:
         reason = str(error).strip().splitlines()[0]
         raise UserError(f"--topology={topology}: libtpu does not take it: {reason}") from None
     devices = list(found.devices)
     chips = len(set(map(_place, devices)))
     hosts = len({device.process_index for device in devices})
-    return Target(topology, parse_topology(topology), devices, chips, hosts)
+    return Target(topology, chip, devices, chips, hosts)
 
 
 def _place(device: jax.Device) -> tuple[int, ...]:
@@ -144,11 +146,9 @@ def compile_plan(step: PretrainingStep, target: Target, num_train_steps: int) ->
         text = compiled.as_text()
         memory = _memory(compiled, target)
     except jax.errors.JaxRuntimeError as error:
-        used = re.search(r"Used ([\d.]+)([KMGT]?) of ([\d.]+)([KMGT]?) hbm", str(error))
-        if "RESOURCE_EXHAUSTED" not in str(error) or not used:
+        if "RESOURCE_EXHAUSTED" not in str(error) or not target.chip:
             raise
-        size = lambda number, unit: int(float(number) * 1024 ** " KMGT".index(unit or " "))
-        memory = {"peak": size(used[1], used[2]), "capacity": size(used[3], used[4]), "fits": False}
+        memory = _memory_of(str(error))
     plan = _outline(step, target, num_train_steps) | {"memory": memory}
     if compiled:
         plan = describe(plan, step, target, compiled, text)
@@ -226,6 +226,13 @@ def _memory(compiled: Any, target: Target) -> dict[str, Any]:
     }
     peak, capacity = sum(memory.values()), target.capacity
     return memory | {"peak": peak, "capacity": capacity, "fits": None if capacity is None else peak <= capacity}
+
+
+def _memory_of(message: str) -> dict[str, Any]:
+    """What the compiler tells of a program that does not fit: "... (43.02G) exceeds available HBM (15.75G)"."""
+    sizes = [float(number) * 1024 ** " KMGT".index(unit) for number, unit in re.findall(r"([\d.]+)([KMGT])\b", message)]
+    peak, capacity = (*map(int, sizes), None, None)[:2]
+    return {"peak": peak, "capacity": capacity, "fits": False}
 
 
 def compressed(text: str) -> bytes:

@@ -6,7 +6,7 @@ from bert_jax import collectives, hlo_reading, program_costs
 from bert_jax.chips import CHIPS, Chip
 
 # A cycle takes a second, and a link carries 100 bytes in it; lines of 4 are rings.
-CHIP = Chip("toy", 1000.0, 1.0, 1e6, 10_000.0, 100.0, 2, 4)
+CHIP = Chip("toy", 1000.0, 1.0, 1e6, 10_000.0, 100.0, 2, 1, 4)
 GRID = {"data": 2, "fsdp": 1, "tensor": 4}
 PLACES = [(x, y) for x in range(2) for y in range(4)]
 PLACEMENT = collectives.Placement(GRID, PLACES)

@@ -1,0 +1,40 @@
+"""Figures of the chips hang together, and a bad --topology is told."""
+
+import pytest
+
+from bert_jax.chips import CHIPS, parse_topology
+from input_pipeline.errors import UserError
+
+# FLOPs of a cycle of a chip's matrix units: 4 of 128 x 128 in a core, on v6e of 256 x 256.
+UNITS = {"v4": 2 * 4 * 128**2, "v5e": 4 * 128**2, "v5p": 2 * 4 * 128**2, "v6e": 4 * 256**2}
+
+
+@pytest.mark.parametrize("kind", CHIPS)
+def test_clock_and_matrix_units_give_the_peak(kind):
+    chip = CHIPS[kind]
+    assert 2 * UNITS[kind] * chip.clock == pytest.approx(chip.flops_per_second, rel=0.005)
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [("v4:4x4x4", "TPU v4"), ("v5e:16x16", "TPU v5e"), ("v5p:2x2x1", "TPU v5p"), ("v6e:4x8", "TPU v6e")],
+)
+def test_topologies(text, name):
+    assert parse_topology(text).name == name
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("v3:4x4", "--topology=v3:4x4: chips are v4, v5e, v5p, v6e, as in v5e:4x4"),
+        ("v5e", "v5e needs 2 sizes, as in v5e:4x4"),
+        ("v5e:4x4x4", "v5e needs 2 sizes, as in v5e:4x4"),
+        ("v4:4x4", "v4 needs 3 sizes, as in v4:4x4x4"),
+        ("v5e:0x4", "v5e needs 2 sizes"),
+        ("v5e:4X4", "v5e needs 2 sizes"),
+        ("v5e: 4x4", "v5e needs 2 sizes"),
+    ],
+)
+def test_mistakes(text, words):
+    with pytest.raises(UserError, match=words):
+        parse_topology(text)
