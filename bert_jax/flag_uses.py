@@ -32,7 +32,7 @@ _TABLE = (
     ("extract cluster", "layers layer_combination pooling"),
     ("cluster", "num_clusters documents"),
     ("export", "format platforms"),
-    ("plan", "topology"),
+    ("plan", "topology plan_search"),
     # Tasks.
     (_TASKS, "task_name data_dir text_pair_field id_field labels language version_2_with_negative"),
     (_TASKS, "null_score_diff_threshold doc_stride max_query_length n_best_size max_answer_length document_context"),

@@ -334,6 +334,12 @@ def define(values: flags.FlagValues) -> None:
         None,
         "plan: the devices, such as v4:4x4x4, v5e:4x4, v5p:4x4x4, v6e:4x4, or cpu or gpu for those of this machine.",
     )
+    boolean(
+        "plan_search",
+        False,
+        "plan: search for the mesh, the batch of a device and --remat with the most sequences a second that fit; those "
+        "that are given are kept, --train_batch_size by --gradient_accumulation_steps.",
+    )
     enum("remat", "none", ["none", "dots", "full"], "What is computed again in the backward pass to save memory.")
     boolean("scan_layers", False, "One compiled layer, scanned: quicker to compile, slower to run.")
 

@@ -1,10 +1,12 @@
 """--mode=plan: compiles the train step of the flags for devices that need not be there, and says what it costs."""
 
 import contextlib
+import dataclasses
 import json
 import sys
 import threading
 import time
+import types
 from collections.abc import Iterator
 from typing import Any
 
@@ -21,24 +23,94 @@ def run(flags: Any) -> int:
     """Writes plan.json and compiled.hlo.txt.gz to --output_dir and prints the tables.
 
     Raises:
-        UserError: a bad flag, or no compiler for the topology.
+        UserError: a bad flag, no compiler for the topology, or a search in which nothing fits.
     """
     from bert_jax import planning
 
     if flags.topology is None:
         raise UserError("--topology is missing: such as v5e:4x4, v4:4x4x4, or cpu or gpu for this machine")
     planning.check(flags.topology)
+    given = {name for name in ("mesh", "remat", "train_batch_size") if flags[name].present}
+    if flags.plan_search:
+        _check_search(flags)
     apply_plan_defaults(flags, say)
     folder = files.as_path(flags.output_dir, "--output_dir")
     target = planning.open_target(flags.topology)
-    step, schedule = _step(flags, target)
-    with files.user_errors(folder, "--output_dir"):
-        folder.mkdir(parents=True, exist_ok=True)
-    with _ticking(f"compiling for {len(target.devices)} devices of {target.name}"):
-        plan, text = planning.compile_plan(step, target, schedule.num_train_steps)
+    config = _config(flags)
+    if flags.plan_search:
+        plan, text = _search(flags, given, config, target, folder)
+    else:
+        step, num_train_steps = _step(flags, config, target)
+        _make(folder)
+        with _ticking(f"compiling for {len(target.devices)} devices of {target.name}"):
+            plan, text = planning.compile_plan(step, target, num_train_steps)
     _write(folder, plan, text)
     show(tables(plan))
     return 0
+
+
+def _check_search(flags: Any) -> None:
+    from bert_jax import planning
+
+    if flags.topology in planning.PRESENT:
+        raise UserError(f"--plan_search needs a topology of TPUs: no times are estimated for {flags.topology}")
+    if flags.scan_layers:
+        raise UserError("--plan_search and --scan_layers exclude each other: it compares layers that are not scanned")
+    if flags.gradient_accumulation_steps > 1:
+        raise UserError(
+            "--plan_search finds --gradient_accumulation_steps itself: give --train_batch_size, which it keeps to"
+        )
+
+
+def _search(flags: Any, given: set[str], config: Any, target: Any, folder: Any) -> tuple[dict[str, Any], str]:
+    """Plans the best candidate; the plan has all of them as "search"."""
+    from bert_jax import partitioning, plan_search, planning
+
+    devices = len(target.devices)
+    meshes = plan_search.meshes(devices, config)
+    if "mesh" in given:
+        sizes = partitioning.parse_mesh(flags.mesh, devices)
+        meshes = [(flags.mesh, sizes["data"] * sizes["fsdp"])]
+    batch = flags.train_batch_size if "train_batch_size" in given else None
+    if not any(plan_search.batches(parts, flags.max_seq_length, batch) for _, parts in meshes):
+        parts = " or ".join(sorted({str(parts) for _, parts in meshes}))
+        raise UserError(f"--train_batch_size={batch} must be a multiple of {parts}, into which the mesh cuts it")
+    _make(folder)
+
+    def compile(candidate, layers=config.num_hidden_layers):
+        # What a step is made of are the flags, and those of the candidate in their place.
+        changed = types.SimpleNamespace(**{**flags.flag_values_dict(), **candidate._asdict()})
+        step, num_train_steps = _step(changed, dataclasses.replace(config, num_hidden_layers=layers), target)
+        with _ticking(f"compiling {layers} layer{'s' * (layers > 1)}: {candidate.flags()}"):
+            return planning.compile_plan(step, target, num_train_steps)
+
+    results = list(
+        plan_search.search(
+            meshes,
+            flags.max_seq_length,
+            batch,
+            [flags.remat] if "remat" in given else plan_search.REMATS,
+            config.num_hidden_layers,
+            lambda candidate, layers: compile(candidate, layers)[0],
+        )
+    )
+    show([_candidates(results, config.num_hidden_layers, target)])
+    say("not tried: more remat where less fits, and larger batches where none fits; the best is now compiled in full")
+    best = plan_search.compile_best(results, compile)
+    if best is None:
+        raise UserError(f"--topology={flags.topology}: no candidate fits into memory; take a larger one")
+    result, plan, text = best
+    say(f"best: {result.candidate.flags()}")
+    rows = [
+        {**row.candidate._asdict(), **row._asdict(), "sequences_per_second": row.sequences_per_second}
+        for row in plan_search.ranked(results)
+    ]
+    return plan | {"search": [{k: v for k, v in row.items() if k != "candidate"} for row in rows]}, text
+
+
+def _make(folder: Any) -> None:
+    with files.user_errors(folder, "--output_dir"):
+        folder.mkdir(parents=True, exist_ok=True)
 
 
 def _write(folder: Any, plan: dict[str, Any], text: str) -> None:
@@ -54,21 +126,26 @@ def _write(folder: Any, plan: dict[str, Any], text: str) -> None:
         say(f"{folder}/plan.json holds the figures; the compiler gives up on a step that does not fit into memory")
 
 
-def _step(flags: Any, target: Any) -> tuple[Any, Any]:
+def _config(flags: Any) -> Any:
+    from bert_jax.modes.pretrain import model_config
+
+    tokenizer = load_tokenizer(flags.vocab_file, flags.do_lower_case) if flags.vocab_file else None
+    return model_config(flags, tokenizer, f"--vocab_file={flags.vocab_file}", say)
+
+
+def _step(flags: Any, config: Any, target: Any) -> tuple[Any, int]:
+    """The train step of the flags, and their number of updates."""
     import jax
 
     from bert_jax import partitioning, pretraining_step
-    from bert_jax.modes.pretrain import model_config
     from bert_jax.schedule import schedule_from
 
     precision = flags.matmul_precision or ("highest" if flags.precision == "f32" else "default")
     jax.config.update("jax_default_matmul_precision", precision)
-    tokenizer = load_tokenizer(flags.vocab_file, flags.do_lower_case) if flags.vocab_file else None
-    config = model_config(flags, tokenizer, f"--vocab_file={flags.vocab_file}", say)
     mesh = partitioning.make_mesh(flags.mesh, list(target.devices))
     partitioning.check_batch_size(mesh, "--train_batch_size", flags.train_batch_size, flags.gradient_accumulation_steps)
     schedule = schedule_from(flags, 0)
-    return pretraining_step.make(flags, config, mesh, schedule), schedule
+    return pretraining_step.make(flags, config, mesh, schedule), schedule.num_train_steps
 
 
 def say(text: str) -> None:
@@ -103,6 +180,28 @@ def tables(plan: dict[str, Any]) -> list[Table]:
     ]
 
 
+def _candidates(results: Any, layers: int, target: Any) -> Table:
+    from bert_jax import plan_search
+
+    rows = [
+        (
+            result.candidate.mesh,
+            result.candidate.remat,
+            "yes" if result.fits else "no",
+            str(result.per_device_batch),
+            str(result.candidate.gradient_accumulation_steps),
+            f"{result.candidate.train_batch_size:,}",
+            "-" if result.peak is None else f"{result.peak / 2**30:,.2f}",
+            "-" if result.seconds is None else f"{1e3 * result.seconds:,.2f}",
+            f"{result.sequences_per_second:,.0f}" if result.seconds else "-",
+        )
+        for result in plan_search.ranked(results)
+    ]
+    columns = ("mesh", "remat", "fits", "a device", "steps", "batch", "GiB", "ms", "sequences/s")
+    title = f"{target.name}, {layers} layers: estimates from what 1 and 2 layers cost"
+    return Table(title, columns, 3, rows)
+
+
 def _summary(plan: dict[str, Any]) -> Table:
     mesh = ", ".join(f"{axis} {size}" for axis, size in plan["mesh"].items() if size > 1) or "one device"
     rows = [
@@ -130,11 +229,12 @@ def _summary(plan: dict[str, Any]) -> Table:
 def _memory(plan: dict[str, Any]) -> Table:
     memory = plan["memory"]
     names = ("arguments", "results", "temporaries", "code", "peak")
-    rows = [(name, f"{memory[name] / 2**30:,.2f}") for name in names if name in memory]
+    rows = [(name, f"{memory[name] / 2**30:,.2f}") for name in names if memory.get(name) is not None]
     title = "Memory of a device, GiB"
+    if memory["fits"] is not None:
+        title += ": fits" if memory["fits"] else ": DOES NOT FIT"
     if memory["capacity"]:
-        fits = "fits" if memory["fits"] else "DOES NOT FIT"
-        title += f": {fits} in {memory['capacity'] / 2**30:,.1f}"
+        title += f" in {memory['capacity'] / 2**30:,.2f}"
     return Table(title, ("", "GiB"), 1, rows)
 
 
