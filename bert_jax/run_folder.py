@@ -159,6 +159,20 @@ class RunFolder:
 
         return processes.from_first(look)
 
+    def refuse_others(self, *, mode: str, task: str | None) -> None:
+        """Finds out early, before examples are read into the folder, that it is that of something else.
+
+        Raises:
+            UserError: there are checkpoints of another mode or task.
+        """
+
+        def look():
+            if (self.path / RUN_FILE).exists() and checkpointing.latest_step(self.checkpoints) is not None:
+                before = read_run(self.path, "--output_dir")
+                self._refuse_other_settings(before, {"mode": mode, "task": task, "settings": before["settings"]})
+
+        processes.from_first(look)
+
     def finish(self, step: int) -> None:
         """Notes that all work of the run, which ends at `step`, is done: evaluation and reports too."""
 

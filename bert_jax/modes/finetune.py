@@ -81,6 +81,7 @@ def run_task(flags: Any, name: str) -> dict[str, Any]:
     if flags.eval_batch_size:
         partitioning.check_batch_size(mesh, "--eval_batch_size", flags.eval_batch_size)
     with RunFolder(flags.output_dir) as folder:
+        folder.refuse_others(mode="finetune", task=name)
         work = make_work(flags, data, model, mesh, cache_folder(folder.path))
         if len(planned) > 1:
             return several_runs.run_all(flags, planned, work, folder)

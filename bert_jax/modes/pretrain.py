@@ -217,7 +217,9 @@ class _Run:
             folder, _ = find_checkpoint(flags.restore_from, "--restore_from")
             self.reporter.message(f"continuing step {start_step} of {flags.restore_from}")
             return restore_checkpoint(folder, start_step, self.step.shapes)
-        state = training.create_state(self.step.initialize, self.step.optimizer, self.step.shardings, flags.seed)
+        state = self.interruption.run_interruptibly(
+            lambda: training.create_state(self.step.initialize, self.step.optimizer, self.step.shardings, flags.seed)
+        )
         if flags.init_checkpoint:
             state = initial_parameters.load(flags, self.config, state, self.reporter.message)
         return state

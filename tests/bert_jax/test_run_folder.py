@@ -127,6 +127,17 @@ def test_other_settings_are_refused_and_named(tmp_path):
     assert (tmp_path / "run.json").read_bytes() == before
 
 
+def test_the_folder_of_another_task_is_refused_early(tmp_path):
+    start(tmp_path, mode="finetune", task="mrpc")
+    with RunFolder(tmp_path) as run:
+        run.refuse_others(mode="finetune", task="cola")  # nothing would be lost yet
+    save_step(tmp_path, 3)
+    with RunFolder(tmp_path) as run:
+        run.refuse_others(mode="finetune", task="mrpc")
+        with pytest.raises(UserError, match="task is mrpc there and cola now"):
+            run.refuse_others(mode="finetune", task="cola")
+
+
 def test_without_a_checkpoint_other_settings_begin_anew(tmp_path):
     start(tmp_path)
     assert start(tmp_path, seed=1) == Start(0, False, None)
