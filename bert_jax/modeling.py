@@ -71,6 +71,30 @@ def _product_backward(n, saved, gradient):
 _product.defvjp(_product_forward, _product_backward)
 
 
+@jax.custom_vjp
+def _logits(x: jax.Array, table: jax.Array) -> jax.Array:
+    """x @ table^T in f32, from operands in the dtype of x: [rows, hidden], f32 [vocabulary, hidden].
+
+    The gradient of the table is f32 like that of the lookup in the same table, so that the two are added before the
+    devices add theirs: once, not each for itself.
+    """
+    return jnp.einsum("rh,vh->rv", x, table.astype(x.dtype), preferred_element_type=jnp.float32)
+
+
+def _logits_forward(x, table):
+    return _logits(x, table), (x, table)
+
+
+def _logits_backward(saved, gradient):
+    x, table = saved
+    gradient = gradient.astype(x.dtype)
+    x_gradient = jnp.einsum("rv,vh->rh", gradient, table.astype(x.dtype))
+    return x_gradient, jnp.einsum("rv,rh->vh", gradient, x, preferred_element_type=jnp.float32)
+
+
+_logits.defvjp(_logits_forward, _logits_backward)
+
+
 class Dense(nn.Module):
     """x @ kernel + bias over the last `len(in_axes)` axes of x, of sizes `in_shape`."""
 
@@ -322,8 +346,7 @@ class MaskedLanguageModelHead(nn.Module):
         c = self.config
         rows = hidden.reshape(-1, c.hidden_size)  # one axis, for the reason given in _product
         x = self.layer_norm(activation(c.hidden_act)(self.transform(rows)))
-        table = word_embeddings.astype(self.dtype)
-        logits = jnp.einsum("rh,vh->rv", x, table, preferred_element_type=jnp.float32) + self.output_bias()
+        logits = _logits(x, word_embeddings) + self.output_bias()
         # The rows that only pad the table take no part in the softmax and can never be predicted.
         logits = jnp.where(jnp.arange(c.padded_vocab_size) < c.vocab_size, logits, -1e9)
         return logits.reshape(*hidden.shape[:-1], -1)
