@@ -134,9 +134,11 @@ def _bound(program: Program, computation: str, instruction: Instruction) -> tupl
     if instruction.opcode.endswith("-start") and instruction.work in _COPIES:
         return "copies beside other work (DMA)", _copied_bytes(instruction), 0.0
     product = flops(program, computation, instruction)
-    if target := _target(instruction):
-        estimate = re.search(r'"cost_estimate":\{[^}]*"flops":"?(\d+)', instruction.rest)
-        return f"custom kernels ({target})", moved, float(estimate[1]) if estimate else product
+    if target := _target(instruction):  # a kernel may tell what it does, such as reading an operand many times
+        told = re.search(r'"cost_estimate":\{([^}]*)\}', instruction.rest)
+        told = dict(re.findall(r'"(\w+)":"?(\d+)', told[1])) if told else {}
+        moved = max(moved, int(told.get("bytes_accessed", 0)))
+        return f"custom kernels ({target})", moved, float(told.get("flops", product))
     if parts & {"rng-bit-generator", "rng"}:
         return "random bits", moved, product
     if "sort" in parts:  # each pass over the rows reads and writes them

@@ -159,9 +159,20 @@ def test_flops_bound_what_has_no_estimate_too():
     slow = CHIP._replace(flops_per_second=1.0)
     found = program_costs.costs(program([line]), slow, ALONE)
     assert unaccounted(found)["matrix products"][2] == 2 * 4 * 4 * 8
-    estimate = 'backend_config={"custom_call_config":{"cost_estimate":{"bytes":"1","flops":"5000"}}}'
-    line = f'ROOT %k = f32[4] custom-call(%p0), custom_call_target="tpu_custom_call", {estimate}'
-    assert unaccounted(costs(line))["custom kernels (tpu_custom_call)"][2] == max(5.0, (16 + TABLE) / 10)
+
+
+@pytest.mark.parametrize(
+    ("told", "moved", "seconds"),
+    [
+        ('"flops":"50000","transcendentals":"7"', 16 + TABLE, 50.0),
+        ('"flops":"5000","bytes_accessed":"900"', 900, 90.0),
+        ('"flops":"5000","bytes_accessed":"1"', 16 + TABLE, (16 + TABLE) / 10),
+    ],
+)
+def test_kernels_cost_what_they_tell(told, moved, seconds):
+    config = 'backend_config={"custom_call_config":{"body":"TUzvUg==","cost_estimate":{' + told + '},"layout":true}}'
+    line = f'ROOT %k = f32[4] custom-call(%p0), custom_call_target="tpu_custom_call", {config}'
+    assert unaccounted(costs(line)) == {"custom kernels (tpu_custom_call)": (1, moved, seconds, False)}
 
 
 @pytest.mark.parametrize(
