@@ -64,6 +64,26 @@ def test_damaged_features_are_built_again(tmp_path):
     same(build(tmp_path), built)
 
 
+@pytest.mark.parametrize(
+    ("sound", "damaged"),
+    [
+        (b"(20000,)", b"(20000,("),
+        (b"-" + bytes(5), b"\xff" + bytes(5)),
+        (b"num_cut", b"num_cat"),
+        (b"(20000,)", b"(10000,)"),
+    ],
+    ids=["array header", "version of the archive", "name", "shape"],
+)
+def test_whatever_is_damaged_in_features_they_are_built_again(tmp_path, sound, damaged):
+    many = EXAMPLES * 1000
+    built = build(tmp_path, many)
+    (path,) = tmp_path.iterdir()
+    content = path.read_bytes()
+    assert sound in content
+    path.write_bytes(content.replace(sound, damaged))
+    same(build(tmp_path, many), built)
+
+
 def test_what_a_killed_process_left_is_taken_away(tmp_path):
     build(tmp_path)
     (path,) = tmp_path.iterdir()
