@@ -16,6 +16,7 @@ from jax.sharding import Mesh
 from bert_jax import inference, initial_parameters, partitioning, processes, training
 from bert_jax.interruption import Interrupted
 from bert_jax.optimization import decay_summary, layer_rate_scale, learning_rate_schedule, linear_rate, make_optimizer
+from bert_jax.reporting import read_results
 from bert_jax.run_folder import RunFolder, read_run
 from bert_jax.schedule import schedule_from
 from bert_jax.task_data import TaskData
@@ -181,12 +182,7 @@ class FinetuningRun:
         return results
 
     def _earlier_results(self) -> dict[str, Any]:
-        def read():
-            path = self.folder.path / "eval_results.json"
-            results = json.loads(files.read_text(path, "--output_dir")) if path.exists() else {}
-            return {name: value for name, value in results.items() if name != "step"}
-
-        return processes.from_first(read)
+        return processes.from_first(lambda: read_results(self.folder.path))
 
     def _describe(self, run: TrainingRun) -> None:
         work, reporter = self.work, run.reporter

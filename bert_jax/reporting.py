@@ -20,12 +20,32 @@ from bert_jax.event_file import REMOTE_FLUSH_SECONDS, EventFile
 from bert_jax.json_lines import drop_after, encode, write_lines
 from bert_jax.metric_names import metrics_text
 from bert_jax.progress import make_display
-from input_pipeline.files import as_path, is_remote, user_errors, write_bytes_atomic, write_json_atomic
+from input_pipeline.errors import UserError
+from input_pipeline.files import as_path, is_remote, read_text, user_errors, write_bytes_atomic, write_json_atomic
 
 FLAG = "--output_dir"
+RESULTS_FILE = "eval_results.json"
 
 INPUT_BOUND_FRACTION = 0.2
 INPUT_BOUND_SECONDS = 30.0
+
+
+def read_results(output_dir: str | os.PathLike) -> dict[str, Any]:
+    """The metrics of a run's last evaluation, without its step; none where there was no evaluation.
+
+    Raises:
+        UserError: the file cannot be read, or is damaged.
+    """
+    path = as_path(output_dir) / RESULTS_FILE
+    with user_errors(path, FLAG):
+        if not path.exists():
+            return {}
+    try:
+        results = json.loads(read_text(path, FLAG))
+        del results["step"]
+    except (ValueError, TypeError, KeyError, RecursionError):
+        raise UserError(f"{FLAG}: {path} is damaged; it holds the metrics of the last evaluation in JSON") from None
+    return results
 
 
 class RunReporter:
@@ -101,7 +121,7 @@ class RunReporter:
         line = {"step": step, "wall_time": self._clock(), **metrics}
         self._evaluations = [*(old for old in self._evaluations if old["step"] != step), line]
         write_lines(self._folder / "eval_metrics.jsonl", self._evaluations)
-        write_json_atomic(self._folder / "eval_results.json", {"step": step, **metrics})
+        write_json_atomic(self._folder / RESULTS_FILE, {"step": step, **metrics})
         self._events["eval"].write(step, metrics)
         self._metrics.flush()
         self._display.message(f"evaluation at step {step:,}: {metrics_text(metrics)}")
@@ -146,7 +166,7 @@ class RunReporter:
 
     def _drop_later_results(self, start_step: int) -> None:
         """The last evaluation must not be one of a future that is trained anew: it would pass for the final one."""
-        path = self._folder / "eval_results.json"
+        path = self._folder / RESULTS_FILE
         with user_errors(path, FLAG):
             if not path.exists():
                 return

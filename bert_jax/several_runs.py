@@ -4,14 +4,16 @@ The folder above them holds runs.json, runs.tsv and report.html. The same comman
 best run keeps its checkpoint.
 """
 
+import functools
 import itertools
-import json
+import math
 import os
 import shutil
 from typing import Any
 
-from bert_jax import processes, runs_report, runs_table
+from bert_jax import json_lines, metric_names, processes, runs_report, runs_table
 from bert_jax.finetuning_run import FinetuningRun, Work, say_how_to_use
+from bert_jax.reporting import RESULTS_FILE, read_results
 from bert_jax.run_folder import CHECKPOINTS, RunFolder
 from bert_jax.training import TrainingError
 from input_pipeline import files
@@ -90,6 +92,7 @@ def run_all(flags: Any, planned: list[dict[str, Any]], work: Work, folder: RunFo
     for number, settings in enumerate(planned, start=1):
         name = name_of(settings)
         path = folder.path / name
+        failed = False
         try:
             with RunFolder(path) as own:
                 run = FinetuningRun(Settings(flags, **settings, keep_checkpoints=1), work, own)
@@ -98,8 +101,10 @@ def run_all(flags: Any, planned: list[dict[str, Any]], work: Work, folder: RunFo
                     run.run()
         except TrainingError as error:
             processes.say(f"{name} failed: {error}")
+            failed = True
         entry = {"name": name, "settings": settings, "main_metric": main_metric, "folder": name}
-        runs.append(entry | processes.from_first(lambda path=path: _outcome(path)))
+        outcome = functools.partial(_outcome, path, None if failed else main_metric)
+        runs.append(entry | processes.from_first(outcome))
         processes.from_first(lambda: _report(folder.path, runs))
     processes.say(runs_table.text_table(runs))
     best = runs_table.summary(runs)["best_run"]
@@ -116,14 +121,23 @@ def _is_finished(run: FinetuningRun) -> bool:
     return step is not None and step >= run.schedule.num_train_steps
 
 
-def _outcome(path: Any) -> dict[str, Any]:
-    if not (path / "eval_results.json").exists():
+def _outcome(path: Any, needed: str | None) -> dict[str, Any]:
+    """What runs.json says of a run.
+
+    Without the metric `needed` the file of a finished run is damaged: taken for a failure, the run would lose its
+    weights.
+    """
+    results = read_results(path)
+    value = results.get(needed, math.nan)
+    if needed and not (value is None or (metric_names.is_number(value) and math.isfinite(value))):
+        raise UserError(
+            f"--output_dir: {path / RESULTS_FILE} is damaged or gone: it holds the metrics of a finished run, among "
+            f"them {needed}. Without the folder {path} the same command does that run anew"
+        )
+    if not results:
         return {"metrics": {}, "warning": "it has not come to an evaluation"}
-    results = json.loads(files.read_text(path / "eval_results.json", "--output_dir"))
-    results.pop("step", None)
-    warnings = path / "warnings.jsonl"
-    lines = files.read_text(warnings, "--output_dir").splitlines() if warnings.exists() else []
-    found = [json.loads(line)["message"] for line in lines]
+    lines = json_lines.read_lines(path / "warnings.jsonl", "--output_dir")
+    found = [line["message"] for line in lines if isinstance(line.get("message"), str)]
     return {"metrics": results} | ({"warning": "; ".join(found)} if found else {})
 
 

@@ -329,8 +329,8 @@ def _labels(name: str, kind: str, splits: dict[str, DataSet]) -> tuple[str, ...]
     else:
         names = own_data.label_names(labelled)
     if len(names) < 2 and kind in ("classification", "tagging"):
+        found = f"all that there is has the label {names[0]!r}" if names else "it holds no labels"
         raise UserError(
-            f"{labelled[0].source}: all that there is has the label {names[0]!r}: there is nothing to tell apart "
-            "(--label_field says where the label stands)"
+            f"{labelled[0].source}: {found}: there is nothing to tell apart (--label_field says where the label stands)"
         )
     return names

@@ -127,6 +127,21 @@ def test_results_of_a_future_that_is_trained_anew_are_gone(make, tmp_path):
         assert [line["step"] for line in lines(tmp_path, "eval_metrics.jsonl")] == [40]
 
 
+def test_results_are_read_without_their_step(make, tmp_path):
+    assert reporting.read_results(tmp_path / "run") == {}
+    with make() as reporter:
+        reporter.evaluation(5, {"accuracy": 0.5, "pearson": float("nan")})
+    assert reporting.read_results(tmp_path / "run") == {"accuracy": 0.5, "pearson": None}
+
+
+@pytest.mark.parametrize("content", [b"", b"[1]", b"{}", b'{"step": 1', b"[" * 100_000], ids=range(5))
+def test_damaged_results_are_named(tmp_path, content):
+    path = tmp_path / "eval_results.json"
+    path.write_bytes(content)
+    with pytest.raises(UserError, match=f"^--output_dir: {path} is damaged"):
+        reporting.read_results(tmp_path)
+
+
 def test_tensorboard_events_hold_the_points_and_the_mark_of_a_restart(make, tmp_path):
     with make() as reporter:
         reporter.log(1, {"loss": 6.5, "learning_rate": 0.25})

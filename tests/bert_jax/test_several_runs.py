@@ -110,6 +110,25 @@ def test_what_is_finished_is_not_run_again(tasks, two_runs, capfd):
     assert before == {path: path.stat().st_mtime_ns for path in folder.glob("*/metrics.jsonl")}
 
 
+@pytest.mark.parametrize("content", [None, b"", b"[1]", b'{"step": 10}', b'{"step": 10, "accuracy": NaN}'])
+def test_a_finished_run_whose_metrics_are_lost_keeps_its_weights(tasks, two_runs, capfd, content):
+    folder = two_runs["output_dir"]
+    [best] = weights_in(folder)
+    file, table = folder / best / "eval_results.json", folder / "runs.json"
+    before = file.read_bytes(), table.read_bytes()
+    file.unlink()
+    if content is not None:
+        file.write_bytes(content)
+    try:
+        assert tasks.run(**two_runs) == 2
+    finally:
+        file.write_bytes(before[0])
+    assert f"{file} is damaged" in capfd.readouterr().err.splitlines()[-1]
+    assert weights_in(folder) == [best]
+    assert tasks.run(**two_runs) == 0
+    assert table.read_bytes() == before[1]
+
+
 def test_other_files_are_for_the_best_run(tasks, two_runs, capfd):
     new = tasks.folder / "classification_dev.tsv"
     assert tasks.run(**two_runs | {"predict_file": new}) == 0

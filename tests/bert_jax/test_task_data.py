@@ -158,6 +158,9 @@ def test_tags_that_tell_nothing_apart(tmp_path):
     put(tmp_path, train="1\tEU\tB-ORG\tO\n2\tBonn\tB-LOC\tO\n")
     with pytest.raises(UserError, match=r"has the label 'O': there is nothing to tell apart .--label_field"):
         opened("tagging", train_file=tmp_path / "train.tsv")
+    (tmp_path / "none.jsonl").write_text('{"words": [], "tags": []}')
+    with pytest.raises(UserError, match=r"none.jsonl: it holds no labels: there is nothing to tell apart"):
+        opened("tagging", train_file=tmp_path / "none.jsonl")
 
 
 @pytest.mark.parametrize("name", ["classification", "tagging"])
