@@ -23,7 +23,7 @@ _COPIES = ("copy", "transpose", "pad", "slice", "dynamic-slice", "dynamic-update
 _HASHING = ("xor", "shift-right-logical", "shift-left", "rng-bit-generator", "rng")
 _QUIET = ("parameter", "constant", "broadcast", "bitcast", "fusion")
 # What takes no time of its own: names for memory, and the ends of what was started before.
-_FREE = ("parameter", "constant", "get-tuple-element", "tuple", "bitcast", "after-all", "opt-barrier", "iota")
+_FREE = ("parameter", "constant", "get-tuple-element", "tuple", "bitcast", "after-all", "opt-barrier")
 _FREE += ("partition-id", "replica-id", "add-dependency", "while")
 _NAMES_FOR_MEMORY = ("ConcatBitcast", "AllocateBuffer", "Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape")
 
