@@ -41,7 +41,8 @@ def test_bert_jax_takes_the_flags(program, monkeypatch):
     monkeypatch.chdir(ROOT)
     for words in commands(program):
         if "--" in words or program == "bert_jax.main":
-            assert parse(["bert_jax", *words[words.index("--") + 1 if "--" in words else 0 :]]).mode == "pretrain"
+            mode = parse(["bert_jax", *words[words.index("--") + 1 if "--" in words else 0 :]]).mode
+            assert mode == ("plan" if "--mode=plan" in words else "pretrain")
 
 
 def test_all_verbs_are_there():
