@@ -40,7 +40,7 @@ def plan(model: str, length: str, device_batch: str, topology: str, extra: list[
     if not (made.exists() and recorded.exists() and json.loads(recorded.read_text()) == command):
         recorded.unlink(missing_ok=True)
         print(f"{name} ...", flush=True)
-        done = subprocess.run([sys.executable, "-m", "bert_jax.main", *command], stderr=subprocess.PIPE, text=True)
+        done = subprocess.run([sys.executable, "-m", "bert_jax.main", *command], capture_output=True, text=True)
         if done.returncode:
             return {"model": model, "length": length, "topology": topology, "error": done.stderr.splitlines()[-1]}
         recorded.write_text(json.dumps(command))
