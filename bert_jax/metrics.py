@@ -174,7 +174,7 @@ def one_class_warning(predictions: Sequence) -> str | None:
         return None
     return (
         f"all {len(predictions):,} predictions are {predictions[0]}: the model tells nothing apart; "
-        "try another --seed, a smaller --learning_rate, or more steps"
+        "try more steps or a larger --learning_rate; if the loss rose or jumped, another --seed or a smaller one"
     )
 
 

@@ -15,6 +15,7 @@ import importlib.metadata
 import json
 import os
 import platform
+import re
 import shutil
 import socket
 from collections.abc import Callable, Iterable, Mapping
@@ -267,7 +268,7 @@ class RunFolder:
         here = {"mode": now["mode"], "task": now["task"]} | now["settings"]
         names = [name for name in here | there if here.get(name) != there.get(name)]
         if names:
-            differences = "; ".join(f"{n} is {_show(there.get(n))} there and {_show(here.get(n))} now" for n in names)
+            differences = "; ".join(_difference(name, there.get(name), here.get(name)) for name in names)
             raise UserError(
                 f"--output_dir={self.path} holds a run with other settings: {differences}. "
                 "Choose another folder, or the settings of that run"
@@ -329,6 +330,12 @@ def cache_folder(output_dir: str | os.PathLike) -> Path:
 def _versions() -> dict[str, str]:
     packages = ("bert_jax", "jax", "flax", "optax", "orbax-checkpoint")
     return {"python": platform.python_version()} | {name: importlib.metadata.version(name) for name in packages}
+
+
+def _difference(name: str, there: Any, here: Any) -> str:
+    if all(isinstance(value, str) and re.fullmatch("[0-9a-f]{64}", value) for value in (there, here)):
+        return f"{name} is not the same (of other files, or files that have changed)"
+    return f"{name} is {_show(there)} there and {_show(here)} now"
 
 
 def _show(value: Any) -> str:

@@ -1,6 +1,7 @@
 """From --task_name and the flags of files to the examples of each split, whatever form they are in."""
 
 import contextlib
+import difflib
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -69,7 +70,10 @@ def task_name(flags: Any) -> str:
     known = {"ner": "conll2003", "squad1.1": "squad", "squad2.0": "squad"}
     if name in known:
         return known[name]
-    raise UserError(f"--task_name={flags.task_name} must be one of {', '.join(TASK_NAMES)}")
+    names = [*TASK_NAMES, *(["glue"] if flags.mode == "finetune" else [])]
+    close = difflib.get_close_matches(name, names, 1)
+    hint = f"; did you mean {close[0]}?" if close else ""
+    raise UserError(f"--task_name={flags.task_name} must be one of {', '.join(names)}{hint}")
 
 
 def glue_tasks_in(data_dir: str) -> list[str]:
@@ -192,9 +196,18 @@ def tell_of(data: TaskData, say: Callable[[str], None]) -> None:
             say(note)
     if data.labels and data.kind not in FIXED_OUTPUTS:
         say(f"{data.kind}: {', '.join(data.labels)}")
+        if data.kind == "classification" and len(data.labels) > 20 and all(map(_is_decimal, data.labels)):
+            say(f"warning: all {len(data.labels)} classes are numbers; --task_name=regression learns numbers")
     if data.scale:
         mean, deviation = data.scale
         say(f"regression: labels are standardised by their mean {mean:g} and standard deviation {deviation:g}")
+
+
+def _is_decimal(text: str) -> bool:
+    try:
+        return math.isfinite(float(text))
+    except ValueError:
+        return False
 
 
 def _kind_of_split(split: str) -> str:

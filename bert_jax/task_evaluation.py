@@ -131,6 +131,13 @@ def stem_of(split: str, splits: Iterable[str]) -> str:
 
 def warnings_of(answers: Answers) -> list[str]:
     """Lines about a model that has learned nothing."""
+    right = {getattr(example, "label", None) for example in answers.split.examples}
+    if len(right) == 1 and None not in right:
+        return []  # there is nothing to tell apart
+    if (empty := [getattr(p, "text", None) == "" for p in answers.predictions]) and all(empty):
+        return [
+            f"{answers.split.name}: all {len(empty):,} answers are empty; try more steps or a larger --learning_rate"
+        ]
     labels = [getattr(prediction, "label", None) for prediction in answers.predictions]
     if not labels or any(label is None for label in labels):
         return []

@@ -144,10 +144,11 @@ def make_task(flags: Any, data: TaskData, config: BertConfig, head: TaskHead, to
 def check_length(flags: Any, config: BertConfig) -> None:
     """Raises UserError for a --max_seq_length that the model cannot have."""
     most = config.max_position_embeddings
-    if not PAIR_SPECIAL <= flags.max_seq_length <= most:
+    least = PAIR_SPECIAL + 2
+    if not least <= flags.max_seq_length <= most:
         raise UserError(
-            f"--max_seq_length={flags.max_seq_length} must be between {PAIR_SPECIAL} (the special tokens of a pair) "
-            f"and {most} (max_position_embeddings)"
+            f"--max_seq_length={flags.max_seq_length} must be between {least} (the special tokens of a pair, and a "
+            f"token of each text) and {most} (max_position_embeddings)"
         )
 
 

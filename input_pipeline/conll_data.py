@@ -142,6 +142,8 @@ def _column_sentences(
     all_lines = list(text_lines.read_lines([path], flag=flag))
     width = _width(all_lines)
     for line in all_lines:
+        if "\r" in line.text:
+            raise UserError(f"{line.where(flag)}: a carriage return within the line; lines end with \\n or \\r\\n")
         if "\ufffd" in line.text:
             undecoded.append(line.number)
         if _is_blank(line.text):

@@ -388,6 +388,7 @@ def table(folder, name, text):
     [
         ("classification", {"task_name": None}, "--task_name is missing: one of cola"),
         ("classification", {"task_name": "sst3"}, "--task_name=sst3 must be one of cola"),
+        ("classification", {"task_name": "clasification"}, "glue; did you mean classification?"),
         ("classification", {"train_file": None}, "--train_file is missing, and so is --data_dir"),
         ("classification", {"train_file": "/nowhere/a.tsv"}, "--train_file: no such file or folder: /nowhere/a.tsv"),
         ("classification", {"eval_file": "/nowhere/a.tsv"}, "--eval_file: no such file or folder: /nowhere/a.tsv"),
@@ -400,8 +401,8 @@ def table(folder, name, text):
         ("classification", {"labels": "zebra"}, "line 2: field 'label' (--label_field) is 'apple', none of the labels"),
         ("classification", {"labels": "zebra,apple,zebra"}, "--labels: the label 'zebra' stands there twice"),
         ("classification", {"positive_label": "pear"}, "--positive_label=pear must be one of apple, zebra"),
-        ("classification", {"max_seq_length": 2}, "--max_seq_length=2 must be between 3"),
-        ("classification", {"max_seq_length": 25}, "--max_seq_length=25 must be between 3"),
+        ("classification", {"max_seq_length": 4}, "--max_seq_length=4 must be between 5"),
+        ("classification", {"max_seq_length": 25}, "--max_seq_length=25 must be between 5"),
         ("classification", {"train_batch_size": 6, "gradient_accumulation_steps": 4}, "--train_batch_size=6"),
         ("classification", {"num_train_steps": 5}, "--num_train_steps and --num_train_epochs exclude each other"),
         ("classification", {"num_train_epochs": 0}, "--num_train_epochs=0.0 must be above 0"),

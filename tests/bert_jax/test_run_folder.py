@@ -121,7 +121,7 @@ def test_other_settings_are_refused_and_named(tmp_path):
     assert str(error.value) == (
         f"--output_dir={tmp_path} holds a run with other settings: mode is pretrain there and finetune now; "
         "learning_rate is 0.0001 there and 0.30000000000000004 now; seed is 0 there and 1 now; "
-        "vocabulary is abababababab... there and cdcdcdcdcdcd... now; new is not set there and x now. "
+        "vocabulary is not the same (of other files, or files that have changed); new is not set there and x now. "
         "Choose another folder, or the settings of that run"
     )
     assert (tmp_path / "run.json").read_bytes() == before

@@ -10,6 +10,7 @@ import pytest
 
 from bert_jax import partitioning
 from bert_jax.heads import TaskHead
+from bert_jax.span_selection import SpanPrediction
 from bert_jax.task_evaluation import Answers, Predictor, Split, joined_metrics, stem_of, warnings_of, write_answers
 from bert_jax.tasks.classification import Classification, Prediction
 from bert_jax.tasks.regression import Regression
@@ -68,11 +69,19 @@ def test_metrics_of_several_sets():
 
 
 def test_a_model_that_tells_nothing_apart_is_warned_of():
-    same = answers("dev", ["neutral"] * 9, ["entailment"] * 9)
+    same = answers("dev", ["neutral"] * 8 + ["entailment"], ["entailment"] * 9)
     assert warnings_of(same)[0].startswith("dev: all 9 predictions are entailment")
     assert not warnings_of(answers("dev", ["neutral"] * 9, ["entailment"] * 8 + ["neutral"]))
     assert not warnings_of(same._replace(predictions=[0.5] * 9))
     assert not warnings_of(same._replace(predictions=[]))
+    assert not warnings_of(answers("dev", ["entailment"] * 9, ["entailment"] * 9))
+    assert warnings_of(answers("test", [None] * 2, ["neutral"] * 2))
+
+
+def test_a_model_that_answers_no_question_is_warned_of():
+    questions = Answers(Split("dev", [], None), [SpanPrediction("", [], 0.0)] * 3, None)
+    assert warnings_of(questions)[0].startswith("dev: all 3 answers are empty")
+    assert not warnings_of(questions._replace(predictions=[*questions.predictions, SpanPrediction("yes", [], 0.0)]))
 
 
 def test_what_is_written_of_all_splits(tmp_path):

@@ -110,7 +110,7 @@ def test_random_weights_need_a_model_and_a_vocabulary(pretrained):
 
 def test_lengths_that_a_model_cannot_have():
     for length in (2, 25):
-        with pytest.raises(UserError, match=rf"--max_seq_length={length} must be between 3 \(.*\) and 24"):
+        with pytest.raises(UserError, match=rf"--max_seq_length={length} must be between 5 \(.*\) and 24"):
             check_length(flags(max_seq_length=length), CONFIG)
 
 

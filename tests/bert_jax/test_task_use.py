@@ -110,7 +110,7 @@ def test_what_does_not_fit_the_weights_is_named(tasks, tmp_path, capfd, name, ch
         ({"task_name": "glue"}, "--task_name=glue must be one of cola"),
         ({"labels": "a"}, "--labels=a: 2 different names are needed, one an output"),
         ({"text_field": "body"}, "no column 'body'; there are: key, text"),
-        ({"max_seq_length": 25}, "--max_seq_length=25 must be between 3"),
+        ({"max_seq_length": 25}, "--max_seq_length=25 must be between 5"),
         ({"mode": "evaluate"}, "--eval_file is missing"),
     ],
 )

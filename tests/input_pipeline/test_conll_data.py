@@ -39,6 +39,12 @@ def test_sentences(tmp_path, content, found):
     assert sentences(tmp_path, content) == found
 
 
+@pytest.mark.parametrize("content", ["a O\rb O\r\rc O\r", "a O\r\r\nb O\r\r\n"])
+def test_other_ends_of_lines_are_refused(tmp_path, content):
+    with pytest.raises(UserError, match=r"train.txt, line 1: a carriage return within the line"):
+        sentences(tmp_path, content)
+
+
 def test_characters_that_are_not_seen_are_words(tmp_path):
     content = "EU B-ORG\n\x97 O\n\u200b O\n\u2028 O\n\x85 O\n\xa0 O\n\x07 O\nGermany B-LOC\n"
     [(words, tags)] = sentences(tmp_path, content)
