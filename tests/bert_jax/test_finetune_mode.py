@@ -474,7 +474,7 @@ def test_one_empty_example_of_one_class_in_a_large_batch(tasks, tmp_path, capfd)
     """Whatever can be learned from it, it does not fail: labels are named, and the batch is filled."""
     text = "key\ttext\tlabel\na\t\tapple\n"
     flags = {"train_file": table(tmp_path, "train.tsv", text), "labels": "zebra,apple", "num_train_epochs": 2}
-    assert tasks.run(**tasks.flags("classification", tmp_path / "out", max_seq_length=3, **flags)) == 0
+    assert tasks.run(**tasks.flags("classification", tmp_path / "out", max_seq_length=5, **flags)) == 0
     assert len(losses(tmp_path / "out")) == 1
     assert read_table(tmp_path / "out" / "predictions.tsv")[0][2:] == ["probability_zebra", "probability_apple"]
     said = capfd.readouterr().err

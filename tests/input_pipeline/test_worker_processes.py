@@ -72,19 +72,15 @@ def test_workers_import_nothing_of_the_program(tmp_path):
 def test_workers_end_with_the_program(tmp_path, number):
     script = tmp_path / "program.py"
     script.write_text(
+        # What is started in the background inherits that SIGINT is ignored.
+        "import signal\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "from input_pipeline.worker_processes import ordered_map\n"
         "calls = ['__import__(\"os\").getpid()'] * 2 + ['__import__(\"time\").sleep(1)'] * 9\n"
         "for pid in ordered_map(eval, calls, 2):\n"
         "    print(pid, flush=True)\n"
     )
-    program = subprocess.Popen(
-        [sys.executable, script],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        # What is started in the background inherits that SIGINT is ignored.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    )
+    program = subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     pids = [int(program.stdout.readline()) for _ in range(2)]
     program.send_signal(number)
     assert program.wait(20) != 0
