@@ -63,11 +63,12 @@ class Knobs(NamedTuple):
     learning_rate: jax.typing.ArrayLike
     num_train_steps: jax.typing.ArrayLike
     num_warmup_steps: jax.typing.ArrayLike
+    decay_start: jax.typing.ArrayLike
     seed: jax.typing.ArrayLike
 
     def rate(self, step: jax.typing.ArrayLike) -> jax.Array:
         """The learning rate after `step` updates."""
-        return linear_rate(step, self.learning_rate, self.num_train_steps, self.num_warmup_steps)
+        return linear_rate(step, self.learning_rate, self.num_train_steps, self.num_warmup_steps, self.decay_start)
 
 
 class FinetuningRun:
@@ -82,6 +83,8 @@ class FinetuningRun:
             np.float32(flags.learning_rate),
             np.int32(self.schedule.num_train_steps),
             np.int32(self.schedule.num_warmup_steps),
+            # Google's Adam comes with Google's rule; other code that fine-tunes by AdamW decays from the peak.
+            np.int32(0 if flags.optimizer == "bert_adam" else self.schedule.num_warmup_steps),
             np.uint32(flags.seed),
         )
         learning_rate_schedule(flags.learning_rate, *self.schedule)  # refuses what makes no sense

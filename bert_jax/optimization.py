@@ -56,13 +56,18 @@ def linear_rate(
     init_lr: jax.typing.ArrayLike,
     num_train_steps: jax.typing.ArrayLike,
     num_warmup_steps: jax.typing.ArrayLike,
+    decay_start: jax.typing.ArrayLike = 0,
 ) -> jax.Array:
-    """The rule of learning_rate_schedule, of numbers that may be traced."""
+    """The rule of learning_rate_schedule, of numbers that may be traced.
+
+    Args:
+        decay_start: the step from which the decay is counted; with num_warmup_steps the rate does not drop there.
+    """
     step = jnp.asarray(step)
     # Subtracting whole numbers first keeps all digits of small rates near the end.
     left = num_train_steps - jnp.minimum(step, num_train_steps)
     warming = init_lr * step / jnp.maximum(num_warmup_steps, 1)
-    return jnp.where(step < num_warmup_steps, warming, init_lr * left / num_train_steps)
+    return jnp.where(step < num_warmup_steps, warming, init_lr * left / jnp.maximum(num_train_steps - decay_start, 1))
 
 
 def decay_mask(params: Any) -> Any:

@@ -119,6 +119,12 @@ def test_schedule_at_its_edges(total, warmup, expected):
         assert float(schedule(jnp.int32(step))) == pytest.approx(rate, rel=1e-6, abs=0)
 
 
+def test_a_decay_from_the_peak_does_not_drop():
+    rates = [float(optimization.linear_rate(step, 1e-3, 110, 10, decay_start=10)) for step in (5, 9, 10, 60, 110, 111)]
+    np.testing.assert_allclose(rates, [5e-4, 9e-4, 1e-3, 5e-4, 0, 0], rtol=1e-6)
+    assert float(optimization.linear_rate(10, 1e-3, 10, 10, decay_start=10)) == 0
+
+
 def test_bad_settings_are_named():
     for arguments, complaint in (
         ((1e-4, 0, 0), "--num_train_steps must be at least 1, not 0"),
