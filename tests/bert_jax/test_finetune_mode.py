@@ -55,11 +55,13 @@ def test_texts_get_the_names_of_their_labels(tasks):
 
 def test_any_number_of_labels_may_hold(tasks):
     folder = tasks.finished("multi_label")
-    assert results_of(folder)["f1_micro"] > 0.7  # both labels for all would be about 0.67
+    assert results_of(folder)["f1_micro"] > 0.8
     heads, *rows = read_table(folder / "predictions.tsv")
-    assert heads == ["id", "prediction", "probability_cat", "probability_dog"] and len(rows) == 5
-    for row in rows:
-        assert row[1] == "|".join(name for n, name in enumerate(("cat", "dog")) if float(row[2 + n]) > 0.5)
+    assert heads == ["id", "prediction", "probability_cat", "probability_dog"]
+    texts = [json.loads(line)["text"].split() for line in (tasks.folder / "multi_label_test.jsonl").open()]
+    right = ["|".join(name for name in ("cat", "dog") if name in text) for text in texts]
+    assert sum(row[1] == label for row, label in zip(rows, right, strict=True)) >= 4
+    assert all(float(row[2 + n]) > 0.5 for row in rows for n, name in enumerate(("cat", "dog")) if name in row[1])
 
 
 def test_numbers_are_predicted(tasks):
