@@ -3,7 +3,6 @@
 import functools
 import hashlib
 import json
-import shutil
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -50,8 +49,6 @@ def build_features(
     parts = list(ordered_map(features_of, chunks, workers))
     features = concatenate(parts, [len(chunk) for chunk in chunks])
     if target:
-        for left in cache.glob(f".{target.name}.*{files.PARTIAL}"):  # by a process that was killed
-            shutil.rmtree(left, ignore_errors=True)
         with files.replacing(target, "--output_dir") as part, open(part, "wb") as file:
             arrays = {name: value for name, value in features._asdict().items() if isinstance(value, np.ndarray)}
             info = {f"token_info/{name}": value for name, value in features.token_info.items()}

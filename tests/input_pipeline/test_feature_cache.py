@@ -84,17 +84,6 @@ def test_whatever_is_damaged_in_features_they_are_built_again(tmp_path, sound, d
     same(build(tmp_path, many), built)
 
 
-def test_what_a_killed_process_left_is_taken_away(tmp_path):
-    build(tmp_path)
-    (path,) = tmp_path.iterdir()
-    path.unlink()
-    left = tmp_path / f".{path.name}.abc.tmp"
-    left.mkdir()
-    (left / path.name).write_bytes(b"half")
-    build(tmp_path)
-    assert list(tmp_path.iterdir()) == [path]
-
-
 def test_pieces_of_work_make_the_same_features(tmp_path, monkeypatch):
     whole = build_features(functools.partial(spell, tokenizer=Speller()), EXAMPLES, cache=None, num_workers=1)
     monkeypatch.setattr(feature_cache, "_CHARACTERS_A_CHUNK", 100)
