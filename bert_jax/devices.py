@@ -6,12 +6,12 @@ import re
 import signal
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
 
-from bert_jax import processes
+from bert_jax import cluster, processes
 from input_pipeline.errors import UserError
 
 CONNECT_SECONDS = 120
@@ -25,18 +25,11 @@ def start(flags: Any) -> None:
 
     Raises:
         UserError: the three flags of several processes do not fit together, or the others cannot be joined. When they
-            do not come in time, the process ends here with that message.
+            do not come in time, the process ends here with such a message.
     """
-    address, count, index = flags.coordinator_address, flags.num_processes, flags.process_id
-    if address or count is not None or index is not None:
-        if not address or count is None or index is None:
-            raise UserError("--coordinator_address, --num_processes and --process_id belong together: give all or none")
-        if not re.fullmatch(r".+:\d+", address):
-            raise UserError(f"--coordinator_address={address} must be HOST:PORT, the same for all processes")
-        if index >= count:
-            raise UserError(f"--process_id={index} must be below --num_processes={count}")
-        if not jax.distributed.is_initialized():  # the tasks of a suite start one after the other
-            _join(address, count, index)
+    if (others := _others(flags)) and not jax.distributed.is_initialized():  # a suite's tasks follow one another
+        _join(**others)
+    if others:
         # JAX's runtime has taken SIGTERM over; this gives it back to the handler that Python knows of.
         signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM))
     precision = flags.matmul_precision or ("highest" if flags.precision == "f32" else "default")
@@ -48,18 +41,68 @@ def start(flags: Any) -> None:
     processes.tell(f"{text}; {flags.precision}, matrix products in {precision} precision")
 
 
-def _join(address: str, count: int, index: int) -> None:
-    who = f"--coordinator_address={address}: process {index} of {count}"
+def _others(flags: Any) -> dict[str, Any] | None:
+    """What _join needs to know, from the flags and, where they do not say it, from the environment; None: no others."""
+    address, count, index = flags.coordinator_address, flags.num_processes, flags.process_id
+    if address is None and index is None and count in (None, 1):
+        if count == 1 or cluster.found().count == 1:
+            return None
+        place = cluster.found()
+        who = f"{place.source}: process {place.index} of {place.count}"
+        if place.method is None:
+            raise UserError(
+                f"{who}: {place.source} does not tell where the first one is: give --coordinator_address=HOST:PORT, or "
+                "--num_processes=1 for processes that have nothing to do with each other"
+            )
+        return {"who": who, "local_device_ids": place.devices, "cluster_detection_method": place.method}
+    place = cluster.found() if address else cluster.ALONE
+    if count is None and place.count > 1:
+        count = place.count
+    if index is None:
+        index = place.index
+    if not address or count is None or index is None:
+        raise UserError(
+            "--coordinator_address, --num_processes and --process_id belong together: give all, or none where the "
+            "environment (Slurm, Open MPI, a Cloud TPU) says it"
+        )
+    if not re.fullmatch(r".+:\d+", address):
+        raise UserError(f"--coordinator_address={address} must be HOST:PORT, the same for all processes")
+    if index >= count:
+        raise UserError(f"--process_id={index} must be below --num_processes={count}")
+    return {
+        "who": f"--coordinator_address={address}: process {index} of {count}",
+        "coordinator_address": address,
+        "num_processes": count,
+        "process_id": index,
+        "local_device_ids": place.devices,
+    }
+
+
+def _join(who: str, local_device_ids: Sequence[int], **others: Any) -> None:
+    """Joins the other processes.
+
+    Args:
+        who: this process, for messages.
+        local_device_ids: of this process; empty: all. JAX by itself takes one for each process of Slurm.
+        others: further arguments of jax.distributed.initialize.
+    """
 
     def give_up():
-        processes.tell(f"error: {who} waited {CONNECT_SECONDS} s for the others: not all came")
+        processes.tell(
+            f"error: {who} waited {CONNECT_SECONDS} s for the others: not all came (--num_processes=1 is for a process "
+            "without others)"
+        )
         os._exit(2)
 
     # When its own time is over, JAX does not raise an error but aborts the process.
     timer = threading.Timer(CONNECT_SECONDS, give_up)
     timer.start()
     try:
-        jax.distributed.initialize(address, count, index, initialization_timeout=2 * CONNECT_SECONDS)
+        jax.distributed.initialize(
+            local_device_ids=None if "JAX_LOCAL_DEVICE_IDS" in os.environ else list(local_device_ids),
+            initialization_timeout=2 * CONNECT_SECONDS,
+            **others,
+        )
     except Exception as error:
         raise UserError(f"{who} could not join: {str(error).strip().splitlines()[0]}") from None
     finally:

@@ -358,6 +358,10 @@ def define(values: flags.FlagValues) -> None:
     integer("max_eval_steps", None, "pretrain: most batches of an evaluation.", 1)
 
     # Several processes.
-    string("coordinator_address", None, "HOST:PORT of process 0, where the cluster is not detected by itself.")
-    integer("num_processes", None, "Number of processes.", 1)
+    string(
+        "coordinator_address",
+        None,
+        "HOST:PORT of process 0. Default for this and the next two: what Slurm, Open MPI or a Cloud TPU say.",
+    )
+    integer("num_processes", None, "Number of processes; 1 joins no others, whatever the environment says.", 1)
     integer("process_id", None, "Number of this process, from 0.", 0)

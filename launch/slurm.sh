@@ -25,26 +25,10 @@ fail() {
 # A preemption may send SIGTERM to this shell too, which has to wait for the processes.
 trap : TERM
 
-# Another job on the same node gets another port, mostly; the range is JAX's own.
-first_node=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
-coordinator=$first_node:$((61440 + SLURM_JOB_ID % 4096))
-
-# JAX takes SLURM_LOCALID for a promise of one process for each GPU, and leaves all GPUs but that one alone.
-# shellcheck disable=SC2016 # expanded in the tasks
-task='
-  coordinator=$1
-  shift
-  if [ "$SLURM_NTASKS" -gt 1 ]; then
-    set -- "$@" "--coordinator_address=$coordinator" "--num_processes=$SLURM_NTASKS" "--process_id=$SLURM_PROCID"
-  fi
-  [ "$SLURM_NTASKS" -gt "$SLURM_NNODES" ] || unset SLURM_LOCALID
-  exec python -m bert_jax.main "$@"
-'
-
 # The processes end each other where they must; Slurm would not let them save. A task is not bound to a single core.
 code=0
 srun --kill-on-bad-exit=0 --cpu-bind=none ${SLURM_CPUS_PER_TASK:+"--cpus-per-task=$SLURM_CPUS_PER_TASK"} \
-  bash -c "$task" bert_jax "$coordinator" "$@" || code=$?
+  python -m bert_jax.main "$@" || code=$?
 
 # Of a job that was cancelled, or that Slurm has put back into the queue itself, the state is another one.
 if [ "$code" -eq 75 ] && [ "$(squeue --noheader --jobs="$SLURM_JOB_ID" --format=%T)" = RUNNING ]; then

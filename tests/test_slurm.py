@@ -1,4 +1,4 @@
-"""slurm.sh starts the processes that JAX joins, and puts a job that was stopped back into the queue."""
+"""slurm.sh starts the processes, and puts a job that was stopped back into the queue."""
 
 import json
 import os
@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from jax._src.clusters.slurm_cluster import SlurmCluster
+
+from bert_jax import cluster
 
 SCRIPT = Path(__file__).parents[1] / "launch" / "slurm.sh"
 FLAGS = ["--mode=pretrain", "--text=it's  a $HOME", ""]
@@ -18,10 +19,11 @@ _PROGRAMS = {
     "srun": """#!/bin/sh
 echo "$@" >> "$NOTES/srun"
 while case $1 in --*) true ;; *) false ;; esac; do shift; done
-export SLURM_NTASKS=$((SLURM_NNODES * TASKS_PER_NODE)) SLURM_STEP_NODELIST=$SLURM_JOB_NODELIST
+export SLURM_NTASKS=$SLURM_NNODES SLURM_STEP_NODELIST=$SLURM_JOB_NODELIST
+export SLURM_STEP_NUM_NODES=$SLURM_NNODES
 worst=0 task=0
 while [ "$task" -lt "$SLURM_NTASKS" ]; do
-  SLURM_PROCID=$task SLURM_LOCALID=$((task % TASKS_PER_NODE)) "$@" || worst=$?
+  SLURM_PROCID=$task SLURM_LOCALID=0 "$@" || worst=$?
   task=$((task + 1))
 done
 exit $worst
@@ -34,7 +36,6 @@ sys.exit(int(os.environ["EXIT"]))
 """,
     "scontrol": """#!/bin/sh
 echo "$@" >> "$NOTES/scontrol"
-[ "$1" = requeue ] || printf 'node7\\nnode8\\n'
 """,
     "squeue": '#!/bin/sh\necho "$STATE"\n',
 }
@@ -51,13 +52,12 @@ class Job:
             path.write_text(text)
             path.chmod(0o755)
 
-    def run(self, *arguments, code=0, nodes=2, tasks_per_node=1, state="RUNNING", **more):
+    def run(self, *arguments, code=0, nodes=2, state="RUNNING", **more):
         environment = {
             "PATH": f"{self.folder / 'bin'}:{os.environ['PATH']}",
             "NOTES": str(self.folder),
             "EXIT": str(code),
             "STATE": state,
-            "TASKS_PER_NODE": str(tasks_per_node),
             "SLURM_NNODES": str(nodes),
             "SLURM_JOB_ID": "5000",
             "SLURM_JOB_NODELIST": "node[7-8]",
@@ -78,37 +78,15 @@ def job(tmp_path):
     return Job(tmp_path)
 
 
-def test_a_node_alone_gets_just_the_flags(job):
-    assert job.run("--", *FLAGS, nodes=1).returncode == 0
-    [[arguments, environment]] = job.tasks()
-    assert arguments == ["-m", "bert_jax.main", *FLAGS]
-    assert "SLURM_LOCALID" not in environment
-
-
-def test_two_nodes_have_a_process_each_that_sees_all_its_gpus(job, monkeypatch):
-    assert job.run("--", *FLAGS).returncode == 0
-    for index, (arguments, environment) in enumerate(job.tasks()):
-        processes = ["--coordinator_address=node7:62344", "--num_processes=2", f"--process_id={index}"]
-        assert arguments == ["-m", "bert_jax.main", *FLAGS, *processes]
-        monkeypatch.setattr(os, "environ", environment)
-        assert not SlurmCluster.is_env_present()  # JAX would take one GPU of each node
-
-
-def test_with_several_tasks_on_a_node_each_takes_one_gpu(job, monkeypatch):
-    assert job.run("--", *FLAGS, tasks_per_node=2).returncode == 0
-    places = []
-    for arguments, environment in job.tasks():
-        monkeypatch.setattr(os, "environ", environment)
-        assert SlurmCluster.is_env_present()
-        places.append((arguments[-1], SlurmCluster.get_local_process_id()))
-    assert places == [("--process_id=0", 0), ("--process_id=1", 1), ("--process_id=2", 0), ("--process_id=3", 1)]
-
-
-def test_the_port_is_the_one_that_jax_would_take(job, monkeypatch):
-    job.run("--", *FLAGS, tasks_per_node=2)
-    arguments, environment = job.tasks()[0]
-    monkeypatch.setattr(os, "environ", environment)
-    assert f"--coordinator_address={SlurmCluster.get_coordinator_address(1, None)}" in arguments
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_tasks_get_just_the_flags_and_a_place_in_their_environment(job, nodes):
+    assert job.run("--", *FLAGS, nodes=nodes).returncode == 0
+    assert [arguments for arguments, _ in job.tasks()] == [["-m", "bert_jax.main", *FLAGS]] * nodes
+    places = [cluster.find(environment) for _, environment in job.tasks()]
+    if nodes == 1:
+        assert places == [cluster.ALONE]
+    else:
+        assert places == [cluster.Place("Slurm", "slurm", 2, index) for index in range(2)]
 
 
 @pytest.mark.parametrize(
@@ -129,7 +107,9 @@ def test_only_a_stopped_job_goes_back_into_the_queue(job, code, state, requeued)
 
 def test_processes_may_save_when_one_has_ended_and_have_their_cores(job):
     job.run("--", *FLAGS, SLURM_CPUS_PER_TASK="16")
-    assert job.noted("srun")[0].startswith("--kill-on-bad-exit=0 --cpu-bind=none --cpus-per-task=16 bash -c ")
+    assert job.noted("srun")[0].startswith(
+        "--kill-on-bad-exit=0 --cpu-bind=none --cpus-per-task=16 python -m bert_jax.main "
+    )
 
 
 def test_options_are_the_first_lines_after_the_comment(job):

@@ -1,5 +1,6 @@
 """Joining other processes: what is wrong is said at once."""
 
+import os
 import socket
 import subprocess
 import sys
@@ -8,7 +9,7 @@ from types import SimpleNamespace
 import jax
 import pytest
 
-from bert_jax import devices
+from bert_jax import cluster, devices
 from input_pipeline.errors import UserError
 
 
@@ -22,6 +23,8 @@ def flags(**given):
     [
         ({"process_id": 0}, "belong together"),
         ({"coordinator_address": "localhost:1", "num_processes": 2}, "belong together"),
+        ({"coordinator_address": "localhost:1", "process_id": 1}, "belong together"),
+        ({"num_processes": 2}, "belong together"),
         ({"coordinator_address": "localhost:1", "num_processes": 2, "process_id": 2}, "--process_id=2 must be below"),
         ({"coordinator_address": "localhost", "num_processes": 2, "process_id": 0}, "must be HOST:PORT"),
     ],
@@ -43,10 +46,125 @@ devices.start(SimpleNamespace(coordinator_address="{address}", num_processes=2, 
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=100)
     assert done.returncode == 2
-    assert (
-        done.stderr
-        == f"error: --coordinator_address={address}: process 0 of 2 waited 1 s for the others: not all came\n"
+    assert done.stderr == (
+        f"error: --coordinator_address={address}: process 0 of 2 waited 1 s for the others: not all came "
+        "(--num_processes=1 is for a process without others)\n"
     )
+
+
+OPEN_MPI = {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_SIZE": "2"}
+SLURM = {
+    "SLURM_JOB_ID": "5000",
+    "SLURM_STEP_NODELIST": "localhost",
+    "SLURM_STEP_NUM_NODES": "1",
+    "SLURM_NTASKS": "2",
+    "SLURM_STEP_NUM_TASKS": "2",
+}
+# On a machine that has a TPU, as far as JAX and we know.
+TPU_HOST = """
+import importlib.util
+from jax._src.clusters import cloud_tpu_cluster
+from bert_jax import cluster
+cloud_tpu_cluster.running_in_cloud_tpu_vm = True
+cluster._has_tpu = lambda environ: True
+"""
+
+
+@pytest.mark.parametrize(
+    ("environ", "own", "prelude", "given", "gpus"),
+    [
+        (SLURM, lambda i: {"SLURM_PROCID": i, "SLURM_LOCALID": i}, "", {}, "{i}"),
+        (
+            SLURM | {"SLURM_STEP_NUM_NODES": "2"},
+            lambda i: {"SLURM_PROCID": i, "SLURM_LOCALID": 0},
+            "",
+            {},
+            "all",
+        ),
+        (
+            OPEN_MPI | {"OMPI_MCA_orte_hnp_uri": "1531576320.0;tcp://127.0.0.1:34911"},
+            lambda i: {"OMPI_COMM_WORLD_RANK": i, "OMPI_COMM_WORLD_LOCAL_RANK": i},
+            "",
+            {},
+            "{i}",
+        ),
+        (
+            OPEN_MPI,  # of version 5
+            lambda i: {"OMPI_COMM_WORLD_RANK": i, "OMPI_COMM_WORLD_LOCAL_RANK": i},
+            "",
+            {"coordinator_address": "localhost:{port}"},
+            "{i}",
+        ),
+        (
+            {
+                "TPU_WORKER_HOSTNAMES": "localhost",
+                "TPU_WORKER_ID": "0",
+                "MEGASCALE_NUM_SLICES": "2",
+                "MEGASCALE_COORDINATOR_ADDRESS": "localhost:8080",
+            },
+            lambda i: {"MEGASCALE_SLICE_ID": i},
+            TPU_HOST,
+            {},
+            "all",
+        ),
+        (
+            {"KUBERNETES_SERVICE_HOST": "nowhere"},
+            lambda i: {"JOB_COMPLETION_INDEX": i},
+            "",
+            {"coordinator_address": "localhost:{port}", "num_processes": 2},
+            "all",
+        ),
+    ],
+    ids=["slurm", "slurm nodes", "open mpi 4", "open mpi 5", "two slices", "indexed job"],
+)
+def test_two_processes_join_by_their_environment(environ, own, prelude, given, gpus, free_port):
+    given = {name: value.format(port=free_port) if name[0] == "c" else value for name, value in given.items()}
+    names = dict.fromkeys(("coordinator_address", "num_processes", "process_id", "matmul_precision"))
+    script = f"""{prelude}
+from types import SimpleNamespace
+import jax
+from bert_jax import devices
+jax.config.update("jax_cpu_collectives_implementation", "gloo")
+devices.start(SimpleNamespace(**{ {**names, "precision": "f32", **given}!r}))
+print(jax.process_index(), jax.process_count(), jax.device_count(), jax.config._read("jax_cuda_visible_devices"))
+"""
+    running = [
+        subprocess.Popen(
+            [sys.executable, "-c", script],
+            env=os.environ
+            | environ
+            | {"JAX_COORDINATOR_PORT": str(free_port)}
+            | {name: str(value) for name, value in own(index).items()},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for index in range(2)
+    ]
+    for index, process in enumerate(running):
+        out, said = process.communicate(timeout=100)
+        assert process.returncode == 0, said
+        assert out.split() == [str(index), "2", "2", gpus.format(i=index)]
+        assert f"2 cpu devices, process {index} of 2" in said
+
+
+@pytest.mark.parametrize(
+    ("environ", "words"),
+    [
+        (OPEN_MPI | {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_LOCAL_RANK": "1"}, "Open MPI: process 1 of 2: "),
+        (SLURM | {"SLURM_PROCID": "1"}, "Slurm: process 1 of 2 could not join: "),
+    ],
+)
+def test_what_the_environment_does_not_say_is_asked_for(monkeypatch, environ, words):
+    monkeypatch.setattr(devices.cluster, "found", lambda: cluster.find({"SLURM_LOCALID": "1", **environ}))
+    with pytest.raises(UserError, match=words):
+        devices.start(flags())
+
+
+def test_a_process_that_is_said_to_be_alone_is(monkeypatch, capsys):
+    monkeypatch.setattr(devices.cluster, "found", lambda: pytest.fail("looked"))
+    devices.start(flags(num_processes=1))
+    assert "1 cpu device;" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,139 @@
+"""The place of a process among others, by its environment."""
+
+import http.server
+import threading
+from types import SimpleNamespace
+
+import pytest
+
+from bert_jax import cluster
+from bert_jax.cluster import ALONE, Place
+
+SLURM = {
+    "SLURM_JOB_ID": "5000",
+    "SLURM_STEP_NODELIST": "node[7-8]",
+    "SLURM_STEP_NUM_NODES": "2",
+    "SLURM_NTASKS": "4",
+    "SLURM_STEP_NUM_TASKS": "4",
+    "SLURM_PROCID": "3",
+    "SLURM_LOCALID": "1",
+}
+OPEN_MPI = {
+    "OMPI_COMM_WORLD_SIZE": "4",
+    "OMPI_COMM_WORLD_RANK": "3",
+    "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
+    "OMPI_COMM_WORLD_LOCAL_RANK": "1",
+}
+GKE = {"TPU_WORKER_HOSTNAMES": "a,b", "TPU_WORKER_ID": "1"}
+SLICES = {"MEGASCALE_NUM_SLICES": "2", "MEGASCALE_SLICE_ID": "1"}
+
+
+@pytest.mark.parametrize(
+    ("environ", "place"),
+    [
+        ({}, ALONE),
+        (SLURM, Place("Slurm", "slurm", 4, 3, (1,))),
+        (SLURM | {"SLURM_NTASKS": "1"}, ALONE),
+        (SLURM | {"SLURM_STEP_NUM_TASKS": "1"}, ALONE),  # the shell of salloc
+        ({name: SLURM[name] for name in SLURM if name != "SLURM_STEP_NODELIST"}, ALONE),  # the script of a job
+        (OPEN_MPI, Place("Open MPI", None, 4, 3, (1,))),
+        (OPEN_MPI | {"OMPI_MCA_orte_hnp_uri": "1.0;tcp://h:1"}, Place("Open MPI", "ompi", 4, 3, (1,))),
+        (OPEN_MPI | {"OMPI_COMM_WORLD_SIZE": "1"}, ALONE),
+        (GKE | SLICES, ALONE),  # no TPU here
+        ({"JOB_COMPLETION_INDEX": "3"}, Place("Kubernetes", None, 1, 3)),
+    ],
+)
+def test_places(environ, place):
+    assert cluster.find(environ) == place
+
+
+@pytest.mark.parametrize(
+    ("environ", "devices"),
+    [
+        ({}, (1,)),
+        ({"CUDA_VISIBLE_DEVICES": "0,1"}, (1,)),
+        ({"CUDA_VISIBLE_DEVICES": "0,1,2,3,4,5,6,7"}, (4, 5, 6, 7)),
+        ({"CUDA_VISIBLE_DEVICES": "0"}, ()),  # Slurm has given each task its own
+        ({"SLURM_STEP_NUM_NODES": "4", "SLURM_LOCALID": "0"}, ()),
+        ({"SLURM_STEP_NUM_NODES": "3"}, (1,)),  # 2, 1 and 1 tasks
+    ],
+)
+def test_processes_on_a_host_share_its_gpus(environ, devices):
+    assert cluster.find(SLURM | environ).devices == devices
+
+
+@pytest.fixture
+def on_tpu(monkeypatch):
+    monkeypatch.setattr(cluster, "_tpu_devices", lambda: ["/dev/accel0"])
+    monkeypatch.setattr(cluster.importlib.util, "find_spec", lambda name: name)
+
+
+@pytest.mark.parametrize(
+    ("environ", "place"),
+    [
+        (GKE, Place("Cloud TPU", "gketpu", 2, 1)),
+        (GKE | SLICES, Place("Cloud TPU", "gketpu", 4, 3)),
+        (GKE | {"TPU_WORKER_HOSTNAMES": "localhost", "TPU_WORKER_ID": "0"}, ALONE),
+        (GKE | {"JAX_PLATFORMS": "cpu"}, ALONE),
+        ({"TPU_SKIP_MDS_QUERY": "1"}, ALONE),
+    ],
+)
+def test_hosts_of_slices_by_variables(on_tpu, environ, place):
+    assert cluster.find(environ) == place
+
+
+@pytest.fixture
+def metadata(on_tpu):
+    """Attributes that a server has, and the variables of a machine that it is for."""
+    attributes = {}
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            value = attributes.get(self.path.rpartition("/")[2])
+            self.send_response(404 if value is None or self.headers["Metadata-Flavor"] != "Google" else 200)
+            self.end_headers()
+            self.wfile.write((value or "").encode())
+
+        def log_message(self, *_):
+            pass
+
+    with http.server.ThreadingHTTPServer(("localhost", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield attributes, {"GCE_METADATA_IP": f"localhost:{server.server_port}", "HTTP_PROXY": "http://nowhere:1"}
+        server.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("workers", "settings", "place"),
+    [
+        ("u:0:10.0.0.1", "", ALONE),
+        ("u:0:10.0.0.1,u:1:10.0.0.2", "ACCELERATOR_TYPE: 'v4-16'\n", Place("Cloud TPU", "gcetpu", 2, 1)),
+        ("host0,host1", "MEGASCALE_NUM_SLICES: '3'\nMEGASCALE_SLICE_ID: '2'\n", Place("Cloud TPU", "gcetpu", 6, 5)),
+    ],
+)
+def test_hosts_of_slices_by_metadata(metadata, workers, settings, place):
+    attributes, environ = metadata
+    attributes |= {"worker-network-endpoints": workers, "agent-worker-number": "1", "tpu-env": settings}
+    assert cluster.find(environ) == place
+
+
+def test_a_machine_that_says_nothing_is_alone(metadata):
+    assert cluster.find(metadata[1]) == ALONE
+    assert cluster.find({"GCE_METADATA_IP": "localhost:1"}) == ALONE
+
+
+@pytest.mark.parametrize(
+    ("environ", "flags", "number", "several"),
+    [
+        ({}, {}, 0, False),
+        (SLURM, {}, 3, True),
+        (SLURM, {"num_processes": 1}, 0, False),
+        ({}, {"num_processes": 2, "process_id": 1}, 1, True),
+        ({"JOB_COMPLETION_INDEX": "3"}, {}, 0, False),
+        ({"JOB_COMPLETION_INDEX": "3"}, {"num_processes": 4}, 3, True),
+    ],
+)
+def test_flags_come_before_the_environment(monkeypatch, environ, flags, number, several):
+    monkeypatch.setattr(cluster, "found", lambda: cluster.find(environ))
+    flags = SimpleNamespace(**{"num_processes": None, "process_id": None, **flags})
+    assert (cluster.index(flags), cluster.are_several(flags)) == (number, several)
