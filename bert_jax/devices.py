@@ -107,6 +107,7 @@ def _join(who: str, local_device_ids: Sequence[int], **others: Any) -> None:
         raise UserError(f"{who} could not join: {str(error).strip().splitlines()[0]}") from None
     finally:
         timer.cancel()
+    processes.service()  # an unusable one is told now, not when it is first needed
 
 
 def check_same_flags(values: Mapping[str, Any]) -> None:

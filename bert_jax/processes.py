@@ -9,20 +9,50 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import numpy as np
-
-# The client of the coordination service, which programs of several processes have; JAX gives no public access to it.
-from jax._src import distributed
 from jax.experimental import multihost_utils
 
 from input_pipeline.errors import UserError
 
 POLL_SECONDS = 1.0
 
+# What is used of the client of the coordination service.
+_CALLS = ("key_value_set", "key_value_try_get", "key_value_dir_get", "key_value_delete", "wait_at_barrier")
+
 _T = TypeVar("_T")
+
+
+class _Service(NamedTuple):
+    """The service by which the processes of a program coordinate, and the place of this one."""
+
+    client: Any
+    process_id: int
+    num_processes: int
+
+
+def service() -> _Service:
+    """The coordination service, to which JAX (0.10) gives no public access; there must be several processes.
+
+    Raises:
+        UserError: this version of JAX does not have it where it was.
+    """
+    try:
+        from jax._src import distributed
+
+        state = distributed.global_state
+        found = _Service(state.client, state.process_id, state.num_processes)
+        missing = [name for name in _CALLS if not hasattr(found.client, name)]
+    except (ImportError, AttributeError) as error:
+        missing = [str(error)]
+    if missing:
+        raise UserError(
+            f"JAX {jax.__version__} cannot be used by several processes ({', '.join(missing)} is gone): install "
+            "'jax>=0.10.0,<0.11'"
+        )
+    return found
 
 
 def is_first() -> bool:
@@ -98,13 +128,13 @@ def _broadcast(data: bytes) -> bytes:
 
 def post(note: str) -> None:
     """Makes `posted(note)` true on all processes, from any thread."""
-    distributed.global_state.client.key_value_set(f"bert_jax/{note}", "yes", allow_overwrite=True)
+    service().client.key_value_set(f"bert_jax/{note}", "yes", allow_overwrite=True)
 
 
 def posted(note: str) -> bool:
     """Whether a process has posted `note`."""
     try:
-        return bool(distributed.global_state.client.key_value_try_get(f"bert_jax/{note}"))
+        return bool(service().client.key_value_try_get(f"bert_jax/{note}"))
     except jax.errors.JaxRuntimeError:  # not found
         return False
 
@@ -115,8 +145,8 @@ def counts(topic: str, own: int, timeout_seconds: float) -> list[int]:
     Raises:
         jax.errors.JaxRuntimeError: a process is gone, or does not call within the time.
     """
-    client = distributed.global_state.client
-    client.key_value_set(f"bert_jax/{topic}/{distributed.global_state.process_id}", str(own))
+    client, process_id, _ = service()
+    client.key_value_set(f"bert_jax/{topic}/{process_id}", str(own))
     client.wait_at_barrier(f"bert_jax/{topic}", int(timeout_seconds * 1000))
     return [int(value) for _, value in client.key_value_dir_get(f"bert_jax/{topic}/")]
 
@@ -146,13 +176,13 @@ class Barrier:
         if sys.exc_info()[0] is not None:  # called while an error is on its way out: this process is the failed one
             post(self._failure)
             return
-        client = distributed.global_state.client
+        client, process_id, num_processes = service()
         self._uses[key] += 1
         barrier = f"bert_jax/barrier/{self._name}/{key}/{self._uses[key]}/"
-        note = f"{barrier}{distributed.global_state.process_id}"
+        note = f"{barrier}{process_id}"
         client.key_value_set(note, "here")
         deadline, pause = time.monotonic() + timeout_ms / 1000, 0.01
-        while len(client.key_value_dir_get(barrier)) < distributed.global_state.num_processes:
+        while len(client.key_value_dir_get(barrier)) < num_processes:
             if posted(self._failure):
                 raise RuntimeError("another process failed")
             if time.monotonic() > deadline:

@@ -3,8 +3,11 @@ import socket
 import subprocess
 import sys
 import textwrap
+import types
 
+import jax
 import pytest
+from jax._src import distributed
 
 from bert_jax import processes
 from input_pipeline.errors import UserError
@@ -114,6 +117,23 @@ def test_that_nobody_can_be_told_ends_nothing(monkeypatch):
         with pytest.raises(OSError, match="No space left"):
             full.flush()
         os.dup2(os.open(os.devnull, os.O_WRONLY), full.fileno())
+
+
+@pytest.mark.parametrize(
+    ("state", "gone"),
+    [
+        (types.SimpleNamespace(client=object(), process_id=0, num_processes=2), "key_value_set, .*, wait_at_barrier"),
+        (types.SimpleNamespace(), "'types.SimpleNamespace' object has no attribute 'client'"),
+        (None, "module 'jax._src.distributed' has no attribute 'global_state'"),
+    ],
+)
+def test_a_jax_without_the_service_is_told(monkeypatch, state, gone):
+    if state:
+        monkeypatch.setattr(distributed, "global_state", state)
+    else:
+        monkeypatch.delattr(distributed, "global_state")
+    with pytest.raises(UserError, match=rf"JAX {jax.__version__} cannot be used by several processes \({gone} is gone"):
+        processes.service()
 
 
 def test_two_processes_agree_and_fail_together():
