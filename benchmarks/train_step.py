@@ -69,7 +69,7 @@ def our_step(config: BertConfig, batch: dict[str, np.ndarray]) -> Callable[[], f
     optimizer = make_optimizer("bert_adam", rate, weight_decay=WEIGHT_DECAY, clip_norm=CLIP_NORM)
     shapes, shardings = training.state_shapes(mesh, lambda key: initialize(module, key), optimizer)
     state = training.create_state(lambda key: initialize(module, key), optimizer, shardings, seed=0)
-    step_function = training.make_train_step(pretraining.PretrainingTask(module), optimizer, rate, seed=0)
+    step_function = training.make_train_step(pretraining.PretrainingTask(module), optimizer, rate, 0, shardings)
     batch_shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), batch)
     compiled = training.compile_step(step_function, mesh, shardings, (shapes, batch_shapes), donate_state=True)
     batch = partitioning.to_global_batch(mesh, batch, len(batch["input_ids"]))

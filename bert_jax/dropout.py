@@ -11,8 +11,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bert_jax.partitioning import first_row
 
-def _mix(bits: jax.Array) -> jax.Array:
+
+def mix(bits: jax.Array) -> jax.Array:
     """A bijective 32-bit finaliser with good avalanche (constants of the "lowbias32" search by C. Wellons)."""
     bits = (bits ^ (bits >> 16)) * jnp.uint32(0x7FEB352D)
     bits = (bits ^ (bits >> 15)) * jnp.uint32(0x846CA68B)
@@ -29,24 +31,35 @@ def random_bits(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
     Returns:
         uint32 array of the given shape.
     """
-    rows = jax.lax.broadcasted_iota(jnp.uint32, (shape[0],) + (1,) * (len(shape) - 1), 0)
     index = jnp.zeros((1,) * len(shape), jnp.uint32)
     stride = 1
     for axis in range(len(shape) - 1, 0, -1):
         axis_shape = tuple(shape[axis] if i == axis else 1 for i in range(len(shape)))
         index = index + jax.lax.broadcasted_iota(jnp.uint32, axis_shape, axis) * jnp.uint32(stride % 2**32)
         stride *= shape[axis]
-    # Two keys a row, both through the finaliser: the streams of two rows, or of two keys, are neither shifts nor
-    # permutations of each other.
-    row_key = _mix(rows * jnp.uint32(0x9E3779B9) + key[0])
-    row_salt = _mix(row_key ^ key[1])
-    return _mix(_mix(index + row_key) ^ row_salt)
+    first, second = (x.reshape(-1, *(1,) * (len(shape) - 1)) for x in row_keys(key, shape[0]).T)
+    return mix(mix(index + first) ^ second)
+
+
+def row_keys(key: jax.Array, rows: int) -> jax.Array:
+    """Two keys of each row, uint32 [rows, 2].
+
+    Both went through the finaliser: the streams of two rows, or of two keys, are neither shifts nor permutations of
+    each other.
+    """
+    row = jax.lax.iota(jnp.uint32, rows) + jnp.uint32(first_row(rows))
+    first = mix(row * jnp.uint32(0x9E3779B9) + key[0])
+    return jnp.stack([first, mix(first ^ key[1])], axis=-1)
+
+
+def keep_threshold(rate: float) -> np.uint32:
+    """Elements whose bits are below this are kept."""
+    return np.uint32(min(round((1.0 - rate) * 2**32), 2**32 - 1))
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
 def _dropout(x: jax.Array, rate: float, key: jax.Array) -> jax.Array:
-    threshold = np.uint32(min(round((1.0 - rate) * 2**32), 2**32 - 1))
-    keep = random_bits(key, x.shape) < threshold
+    keep = random_bits(key, x.shape) < keep_threshold(rate)
     return jnp.where(keep, x * jnp.asarray(1.0 / (1.0 - rate), x.dtype), jnp.zeros((), x.dtype))
 
 
@@ -74,6 +87,11 @@ def dropout(x: jax.Array, rate: float, key: jax.Array) -> jax.Array:
     """
     if rate == 0.0:
         return x
-    if jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
-        key = jax.random.key_data(key)
-    return _dropout(x, rate, key)
+    return _dropout(x, rate, key_data(key))
+
+
+def key_data(key: jax.Array | None) -> jax.Array | None:
+    """The uint32 [2] of a key, which may be a typed one or none."""
+    if key is not None and jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
+        return jax.random.key_data(key)
+    return key

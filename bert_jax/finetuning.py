@@ -29,6 +29,7 @@ class FinetuningTask:
     module: BertForTask
     family: Family
     freeze_encoder: bool = False
+    loss_is_by_row = False  # sequences of any row of a batch make up an example
 
     def logits(self, params: Any, batch: dict[str, jax.Array], dropout_key: jax.Array | None = None) -> jax.Array:
         """Scores the sequences of a packed batch.

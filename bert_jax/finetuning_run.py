@@ -89,7 +89,10 @@ class FinetuningRun:
         )
         learning_rate_schedule(flags.learning_rate, *self.schedule)  # refuses what makes no sense
         self.optimizer = self._optimizer(self.knobs)
-        self.shapes, self.shardings = training.state_shapes(self.mesh, self._initialize, self.optimizer)
+        partitioning.check_heads(self.mesh, work.model.config.num_attention_heads)
+        self.shapes, self.shardings = training.state_shapes(
+            self.mesh, self._initialize, self.optimizer, flags.shard_optimizer
+        )
         shards = partitioning.batch_shards(self.mesh)
         self.batches = PackedBatches(
             work.train,
@@ -118,7 +121,12 @@ class FinetuningRun:
 
     def _train_step(self, state, batch, knobs: Knobs):
         step = training.make_train_step(
-            self.task, self._optimizer(knobs), knobs.rate, knobs.seed, self.flags.gradient_accumulation_steps
+            self.task,
+            self._optimizer(knobs),
+            knobs.rate,
+            knobs.seed,
+            self.shardings,
+            self.flags.gradient_accumulation_steps,
         )
         return step(state, batch)
 

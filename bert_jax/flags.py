@@ -340,6 +340,25 @@ def define(values: flags.FlagValues) -> None:
         "plan: search for the mesh, the batch of a device and --remat with the most sequences a second that fit; those "
         "that are given are kept, --train_batch_size by --gradient_accumulation_steps.",
     )
+    boolean(
+        "shard_optimizer",
+        True,
+        "Parameters and optimizer state are cut over the data axis between updates: less memory and less work; False: "
+        "each device of the axis has all of them.",
+    )
+    enum(
+        "gradient_reduction",
+        "f32",
+        ["f32", "bf16"],
+        "pretrain: dtype in which the gradients of the data axis are added up; bf16 moves half as much.",
+    )
+    enum(
+        "attention_kernel",
+        "auto",
+        ["auto", "xla", "pallas"],
+        "pretrain on TPU: pallas computes attention in one kernel of our own, xla leaves it to the compiler; auto: the "
+        "kernel from length 256 on.",
+    )
     enum("remat", "none", ["none", "dots", "full"], "What is computed again in the backward pass to save memory.")
     boolean("scan_layers", False, "One compiled layer, scanned: quicker to compile, slower to run.")
 

@@ -5,7 +5,6 @@ Dropout is on exactly when `apply` is given a "dropout" random key. Parameters a
 kernel, embedding, bias or scale.
 """
 
-import functools
 from typing import NamedTuple
 
 import flax.linen as nn
@@ -13,9 +12,11 @@ import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
-from bert_jax.attention import attention_mask, dot_product_attention
+from bert_jax import products
+from bert_jax.attention import attend, attention_mask
 from bert_jax.config import BertConfig, activation
 from bert_jax.dropout import dropout
+from bert_jax.normalization import layer_norm
 from bert_jax.partitioning import constrain
 
 REMAT_POLICIES = {
@@ -46,79 +47,43 @@ def weight_initializer(config: BertConfig, *axes: str | None):
     return nn.with_logical_partitioning(normal, axes)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
-def _product(x: jax.Array, kernel: jax.Array, n: int) -> jax.Array:
-    """Contracts the last n axes of x with the first n of the kernel.
-
-    The gradient of the kernel sums over one axis of rows. Left to JAX it sums over all axes of a batch, for which XLA
-    on CPU transposes an operand and takes twice the time; on TPU both are the same.
-    """
-    return jax.lax.dot_general(x, kernel, ((range(x.ndim - n, x.ndim), range(n)), ((), ())))
-
-
-def _product_forward(x, kernel, n):
-    return _product(x, kernel, n), (x, kernel)
-
-
-def _product_backward(n, saved, gradient):
-    x, kernel = saved
-    axes = (range(gradient.ndim - kernel.ndim + n, gradient.ndim), range(n, kernel.ndim))
-    x_gradient = jax.lax.dot_general(gradient, kernel, (axes, ((), ())))
-    rows = x.reshape(-1, *kernel.shape[:n])
-    return x_gradient, jax.lax.dot_general(rows, gradient.reshape(-1, *kernel.shape[n:]), (((0,), (0,)), ((), ())))
-
-
-_product.defvjp(_product_forward, _product_backward)
-
-
-@jax.custom_vjp
-def _logits(x: jax.Array, table: jax.Array) -> jax.Array:
-    """x @ table^T in f32, from operands in the dtype of x: [rows, hidden], f32 [vocabulary, hidden].
-
-    The gradient of the table is f32 like that of the lookup in the same table, so that the two are added before the
-    devices add theirs: once, not each for itself.
-    """
-    return jnp.einsum("rh,vh->rv", x, table.astype(x.dtype), preferred_element_type=jnp.float32)
-
-
-def _logits_forward(x, table):
-    return _logits(x, table), (x, table)
-
-
-def _logits_backward(saved, gradient):
-    x, table = saved
-    gradient = gradient.astype(x.dtype)
-    x_gradient = jnp.einsum("rv,vh->rh", gradient, table.astype(x.dtype))
-    return x_gradient, jnp.einsum("rv,rh->vh", gradient, x, preferred_element_type=jnp.float32)
-
-
-_logits.defvjp(_logits_forward, _logits_backward)
-
-
 class Dense(nn.Module):
-    """x @ kernel + bias over the last `len(in_axes)` axes of x, of sizes `in_shape`."""
+    """x @ kernel + bias; the axes of the kernel [in_size, out_size] have logical names.
+
+    Attributes:
+        heads: with "in" the last two axes of x are heads and what each has; with "out" those of the result.
+    """
 
     config: BertConfig
-    in_shape: tuple[int, ...]
-    out_shape: tuple[int, ...]
-    in_axes: tuple[str | None, ...]
-    out_axes: tuple[str | None, ...]
+    in_size: int
+    out_size: int
+    in_axis: str | None
+    out_axis: str | None
     dtype: jnp.dtype
+    heads: str | None = None
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
-        shape = self.in_shape + self.out_shape
-        kernel = self.param("kernel", weight_initializer(self.config, *self.in_axes, *self.out_axes), shape)
-        zeros = nn.with_logical_partitioning(nn.initializers.zeros, self.out_axes)
-        bias = self.param("bias", zeros, self.out_shape)
-        y = _product(x.astype(self.dtype), kernel.astype(self.dtype), len(self.in_shape))
-        return checkpoint_name(y, "product") + bias.astype(self.dtype)
+        initializer = weight_initializer(self.config, self.in_axis, self.out_axis)
+        kernel = self.param("kernel", initializer, (self.in_size, self.out_size))
+        zeros = nn.with_logical_partitioning(nn.initializers.zeros, (self.out_axis,))
+        bias = self.param("bias", zeros, (self.out_size,)).astype(self.dtype)
+        x = x.astype(self.dtype)
+        if self.heads == "out":
+            y, bias = (
+                products.to_heads(x, kernel, self.config.num_attention_heads),
+                bias.reshape(-1, self.config.head_dim),
+            )
+        else:
+            y = (products.from_heads if self.heads == "in" else products.product)(x, kernel)
+        return checkpoint_name(y, "product") + bias
 
 
 class Embedding(nn.Module):
     """A table [rows, hidden]; rows past `used_rows` only pad it and are zero."""
 
     config: BertConfig
+    dtype: jnp.dtype
     rows: int
     used_rows: int
     row_axis: str | None = None
@@ -134,14 +99,11 @@ class Embedding(nn.Module):
         self.embedding = self.param("embedding", init, (self.rows, self.config.hidden_size))
 
     def __call__(self, ids: jax.Array) -> jax.Array:
-        return jnp.take(self.embedding, ids, axis=0, mode="clip")
+        return products.lookup(self.embedding, ids, self.dtype)
 
 
 class LayerNorm(nn.Module):
-    """Layer normalisation over the last axis with statistics in f32.
-
-    The variance is the mean of squared deviations: the shorter E[x^2] - E[x]^2 loses three digits.
-    """
+    """Layer normalisation over the last axis, see layer_norm."""
 
     config: BertConfig
     dtype: jnp.dtype
@@ -151,11 +113,7 @@ class LayerNorm(nn.Module):
         size = (x.shape[-1],)
         scale = self.param("scale", nn.with_logical_partitioning(nn.initializers.ones, ("embed",)), size)
         bias = self.param("bias", nn.with_logical_partitioning(nn.initializers.zeros, ("embed",)), size)
-        x = x.astype(jnp.float32)
-        centred = x - jnp.mean(x, axis=-1, keepdims=True)
-        variance = jnp.mean(jnp.square(centred), axis=-1, keepdims=True)
-        normal = centred * jax.lax.rsqrt(variance + self.config.layer_norm_eps)
-        return (normal * scale + bias).astype(self.dtype)
+        return layer_norm(x, scale, bias, self.config.layer_norm_eps)
 
 
 class Dropout(nn.Module):
@@ -178,9 +136,11 @@ class Embeddings(nn.Module):
 
     def setup(self):
         c = self.config
-        self.word_embeddings = Embedding(c, c.padded_vocab_size, c.vocab_size, "vocab")
-        self.position_embeddings = Embedding(c, c.max_position_embeddings, c.max_position_embeddings, "position")
-        self.token_type_embeddings = Embedding(c, c.type_vocab_size, c.type_vocab_size)
+        self.word_embeddings = Embedding(c, self.dtype, c.padded_vocab_size, c.vocab_size, "vocab")
+        self.position_embeddings = Embedding(
+            c, self.dtype, c.max_position_embeddings, c.max_position_embeddings, "position"
+        )
+        self.token_type_embeddings = Embedding(c, self.dtype, c.type_vocab_size, c.type_vocab_size)
         self.layer_norm = LayerNorm(c, self.dtype)
         self.dropout = Dropout(c.hidden_dropout_prob)
 
@@ -197,20 +157,21 @@ class SelfAttention(nn.Module):
 
     config: BertConfig
     dtype: jnp.dtype
+    kernel: str
 
     @nn.compact
     def __call__(self, x: jax.Array, mask: jax.Array) -> jax.Array:
         c = self.config
-        heads = (c.num_attention_heads, c.hidden_size // c.num_attention_heads)
+        size = c.hidden_size
 
         def project(name):
-            return Dense(c, (c.hidden_size,), heads, ("embed",), ("heads", "head_dim"), self.dtype, name=name)(x)
+            return Dense(c, size, size, "embed", "heads", self.dtype, "out", name=name)(x)
 
         rate, key = c.attention_probs_dropout_prob, None
         if rate and self.has_rng("dropout"):
             key = self.make_rng("dropout")
-        y = dot_product_attention(project("query"), project("key"), project("value"), mask, rate, key)
-        y = Dense(c, heads, (c.hidden_size,), ("heads", "head_dim"), ("embed",), self.dtype, name="output")(y)
+        y = attend(project("query"), project("key"), project("value"), mask, rate, key, self.kernel)
+        y = Dense(c, size, size, "heads", "embed", self.dtype, "in", name="output")(y)
         return LayerNorm(c, self.dtype, name="layer_norm")(x + Dropout(c.hidden_dropout_prob)(y))
 
 
@@ -223,10 +184,10 @@ class FeedForward(nn.Module):
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         c = self.config
-        inner, outer = (c.intermediate_size,), (c.hidden_size,)
-        y = Dense(c, outer, inner, ("embed",), ("mlp",), self.dtype, name="intermediate")(x)
+        inner, outer = c.intermediate_size, c.hidden_size
+        y = Dense(c, outer, inner, "embed", "mlp", self.dtype, name="intermediate")(x)
         y = activation(c.hidden_act)(y)
-        y = Dense(c, inner, outer, ("mlp",), ("embed",), self.dtype, name="output")(y)
+        y = Dense(c, inner, outer, "mlp", "embed", self.dtype, name="output")(y)
         return LayerNorm(c, self.dtype, name="layer_norm")(x + Dropout(c.hidden_dropout_prob)(y))
 
 
@@ -235,9 +196,10 @@ class EncoderLayer(nn.Module):
 
     config: BertConfig
     dtype: jnp.dtype
+    attention_kernel: str
 
     def setup(self):
-        self.attention = SelfAttention(self.config, self.dtype)
+        self.attention = SelfAttention(self.config, self.dtype, self.attention_kernel)
         self.feed_forward = FeedForward(self.config, self.dtype)
 
     def __call__(self, x: jax.Array, mask: jax.Array) -> jax.Array:
@@ -259,6 +221,7 @@ class Encoder(nn.Module):
     dtype: jnp.dtype
     scan_layers: bool
     remat: str
+    attention_kernel: str
 
     def setup(self):
         layer = _ScannedLayer if self.scan_layers else EncoderLayer
@@ -273,9 +236,10 @@ class Encoder(nn.Module):
                 length=self.config.num_hidden_layers,
                 metadata_params={nn.PARTITION_NAME: "layers"},
             )
-            self.layers = scanned(self.config, self.dtype)
+            self.layers = scanned(self.config, self.dtype, self.attention_kernel)
         else:
-            self.layer = [layer(self.config, self.dtype) for _ in range(self.config.num_hidden_layers)]
+            arguments = (self.config, self.dtype, self.attention_kernel)
+            self.layer = [layer(*arguments) for _ in range(self.config.num_hidden_layers)]
 
     def __call__(self, x: jax.Array, mask: jax.Array) -> tuple[jax.Array, ...]:
         if self.scan_layers:
@@ -294,12 +258,13 @@ class Bert(nn.Module):
     dtype: jnp.dtype = jnp.float32
     scan_layers: bool = False
     remat: str = "none"
+    attention_kernel: str = "xla"
 
     def setup(self):
         c = self.config
         self.embeddings = Embeddings(c, self.dtype)
-        self.encoder = Encoder(c, self.dtype, self.scan_layers, self.remat)
-        self.pooler = Dense(c, (c.hidden_size,), (c.hidden_size,), ("embed",), (None,), self.dtype)
+        self.encoder = Encoder(c, self.dtype, self.scan_layers, self.remat, self.attention_kernel)
+        self.pooler = Dense(c, c.hidden_size, c.hidden_size, "embed", None, self.dtype)
 
     def __call__(self, input_ids: jax.Array, input_mask: jax.Array, segment_ids: jax.Array) -> BertOutput:
         """Encodes a batch.
@@ -338,15 +303,15 @@ class MaskedLanguageModelHead(nn.Module):
 
     def setup(self):
         c = self.config
-        self.transform = Dense(c, (c.hidden_size,), (c.hidden_size,), ("embed",), (None,), self.dtype)
+        self.transform = Dense(c, c.hidden_size, c.hidden_size, "embed", None, self.dtype)
         self.layer_norm = LayerNorm(c, self.dtype)
         self.output_bias = OutputBias(c)
 
     def __call__(self, hidden: jax.Array, word_embeddings: jax.Array) -> jax.Array:
         c = self.config
-        rows = hidden.reshape(-1, c.hidden_size)  # one axis, for the reason given in _product
+        rows = hidden.reshape(-1, c.hidden_size)  # one axis, as products._sum_over_rows has it
         x = self.layer_norm(activation(c.hidden_act)(self.transform(rows)))
-        logits = _logits(x, word_embeddings) + self.output_bias()
+        logits = products.logits(x, word_embeddings, self.output_bias())
         # The rows that only pad the table take no part in the softmax and can never be predicted.
         logits = jnp.where(jnp.arange(c.padded_vocab_size) < c.vocab_size, logits, -1e9)
         return logits.reshape(*hidden.shape[:-1], -1)
@@ -372,7 +337,7 @@ class PreTrainingHeads(nn.Module):
     def setup(self):
         c = self.config
         self.predictions = MaskedLanguageModelHead(c, self.dtype)
-        self.seq_relationship = Dense(c, (c.hidden_size,), (2,), ("embed",), (None,), self.dtype)
+        self.seq_relationship = Dense(c, c.hidden_size, 2, "embed", None, self.dtype)
 
 
 class WithEncoder(nn.Module):
@@ -400,9 +365,10 @@ class BertForPreTraining(WithEncoder):
     dtype: jnp.dtype = jnp.float32
     scan_layers: bool = False
     remat: str = "none"
+    attention_kernel: str = "xla"
 
     def setup(self):
-        self.bert = Bert(self.config, self.dtype, self.scan_layers, self.remat)
+        self.bert = Bert(self.config, self.dtype, self.scan_layers, self.remat, self.attention_kernel)
         self.cls = PreTrainingHeads(self.config, self.dtype)
 
     def __call__(
@@ -419,7 +385,7 @@ class BertForPreTraining(WithEncoder):
 
     def masked_lm(self, hidden: jax.Array, positions: jax.Array) -> jax.Array:
         """The masked_lm_logits of PreTrainingOutput, from the last hidden states [batch, length, hidden]."""
-        masked = jnp.take_along_axis(hidden, positions[:, :, None], axis=1, mode="clip")
+        masked = products.at_positions(hidden, positions)
         return self.cls.predictions(masked, self.bert.embeddings.word_embeddings.embedding)
 
     def next_sentence(self, pooled: jax.Array) -> jax.Array:

@@ -20,7 +20,6 @@ LOGICAL_AXES: dict[str, str | tuple[str, ...] | None] = {
     "heads": "tensor",
     "mlp": "tensor",
     "embed": "fsdp",
-    "head_dim": None,
     "position": None,
     "layers": None,
 }
@@ -79,9 +78,24 @@ def partition_spec(axes: tuple[str | None, ...]) -> PartitionSpec:
 
 def constrain(x: jax.Array, *axes: str | None) -> jax.Array:
     """Pins an activation to its place under the mesh in force; nothing without one."""
-    if jax.sharding.get_abstract_mesh().empty:
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.empty:
         return x
-    return jax.lax.with_sharding_constraint(x, partition_spec(axes))
+
+    def without_manual(names):
+        # Within jax.shard_map an array has no place on the axes that are cut by hand.
+        names = (names,) if isinstance(names, str) else names or ()
+        return tuple(name for name in names if name not in mesh.manual_axes) or None
+
+    spec = PartitionSpec(*map(without_manual, partition_spec(axes)))
+    return jax.lax.with_sharding_constraint(x, spec) if any(spec) else x
+
+
+def first_row(rows: int) -> jax.Array | int:
+    """The number, in the whole batch, of the first of the rows that this part of the program has."""
+    if "data" in jax.sharding.get_abstract_mesh().manual_axes:
+        return jax.lax.axis_index("data") * rows
+    return 0
 
 
 def parameter_shardings(mesh: Mesh, boxed_parameters: Any) -> Any:
@@ -92,6 +106,31 @@ def parameter_shardings(mesh: Mesh, boxed_parameters: Any) -> Any:
         names,
         is_leaf=lambda leaf: isinstance(leaf, PartitionSpec),
     )
+
+
+# Smaller arrays are not worth a transfer of their own.
+_WORTH_CUTTING = 2**14
+
+
+def cut_by_data(shapes: Any, shardings: Any) -> Any:
+    """Shardings that lie on the data axis too, in the first dimension that is whole so far and that it divides."""
+
+    def cut(leaf, sharding):
+        size = sharding.mesh.shape["data"]
+        spec = list(sharding.spec) + [None] * (leaf.ndim - len(sharding.spec))
+        if size == 1 or leaf.size < _WORTH_CUTTING:
+            return sharding
+        for i, axis in enumerate(spec):
+            if (axis is None or sharding.mesh.shape[axis] == 1) and leaf.shape[i] % size == 0:
+                return NamedSharding(sharding.mesh, PartitionSpec(*spec[:i], "data", *spec[i + 1 :]))
+        return sharding
+
+    return jax.tree.map(cut, shapes, shardings)
+
+
+def data_dimension(sharding: NamedSharding) -> int:
+    """The dimension that lies on the data axis, -1 for none."""
+    return list(sharding.spec).index("data") if "data" in sharding.spec else -1
 
 
 def replicated(mesh: Mesh) -> NamedSharding:
@@ -115,6 +154,12 @@ def check_divisible(mesh: Mesh, shapes: Any, shardings: Any) -> None:
                 )
 
     jax.tree_util.tree_map_with_path(check, shapes, shardings)
+
+
+def check_heads(mesh: Mesh, num_heads: int) -> None:
+    """Raises UserError when the tensor axis would cut through a head of attention."""
+    if num_heads % mesh.shape["tensor"]:
+        raise UserError(f"--mesh: tensor={mesh.shape['tensor']} does not divide the {num_heads} heads of attention")
 
 
 def batch_shards(mesh: Mesh) -> int:

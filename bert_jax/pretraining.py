@@ -44,7 +44,7 @@ def score(logits: jax.Array, labels: jax.Array) -> tuple[jax.Array, jax.Array]:
     rows = logits.reshape(-1, logits.shape[-1])  # the head makes rows too: no copy between
     chosen = jnp.take_along_axis(rows, labels.reshape(-1, 1), axis=-1)
     # Counting is vectorised on CPU, argmax is not and would take a tenth of the step of a small model.
-    right = jnp.sum(rows >= chosen, axis=-1) == 1
+    right = jnp.sum(jnp.where(rows >= chosen, 1.0, 0.0), axis=-1) == 1
     losses = jax.nn.logsumexp(rows, axis=-1) - chosen[:, 0]
     return losses.reshape(labels.shape), right.reshape(labels.shape)
 
@@ -59,6 +59,7 @@ class PretrainingTask:
     module: BertForPreTraining
     next_sentence_prediction: bool = True
     unigram: np.ndarray | None = None
+    loss_is_by_row = True
 
     def _sums(self, params, batch, dropout_key=None) -> dict[str, jax.Array]:
         """Sums over a batch: losses (nats) and right predictions; an example of weight 0 adds exactly 0."""

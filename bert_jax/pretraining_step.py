@@ -9,7 +9,7 @@ import numpy as np
 import optax
 from jax.sharding import Mesh
 
-from bert_jax import pretraining, training
+from bert_jax import partitioning, pretraining, training
 from bert_jax.config import BertConfig
 from bert_jax.modeling import BertForPreTraining, initialize
 from bert_jax.optimization import learning_rate_schedule, make_optimizer
@@ -36,7 +36,13 @@ class PretrainingStep(NamedTuple):
     def compile_train(self) -> Callable:
         """(state, batch of --train_batch_size) -> (state, metrics), compiled."""
         step = training.make_train_step(
-            self.task, self.optimizer, self.learning_rate, self.flags.seed, self.flags.gradient_accumulation_steps
+            self.task,
+            self.optimizer,
+            self.learning_rate,
+            self.flags.seed,
+            self.shardings,
+            self.flags.gradient_accumulation_steps,
+            jnp.bfloat16 if self.flags.gradient_reduction == "bf16" else jnp.float32,
         )
         shapes = (self.shapes, self.batch_shapes(self.flags.train_batch_size))
         return training.compile_step(step, self.mesh, self.shardings, shapes, donate_state=True)
@@ -64,7 +70,7 @@ def make(
         UserError: a mesh axis does not divide a parameter.
     """
     dtype = jnp.bfloat16 if flags.precision == "bf16" else jnp.float32
-    module = BertForPreTraining(config, dtype, flags.scan_layers, flags.remat)
+    module = BertForPreTraining(config, dtype, flags.scan_layers, flags.remat, _attention_kernel(flags, mesh))
     task = pretraining.PretrainingTask(module, flags.next_sentence_prediction, unigram)
     rate = learning_rate_schedule(flags.learning_rate, schedule.num_train_steps, schedule.num_warmup_steps)
     optimizer = make_optimizer(flags.optimizer, rate, weight_decay=flags.weight_decay, clip_norm=flags.clip_norm)
@@ -72,5 +78,13 @@ def make(
     def initialize_module(key):
         return initialize(module, key)
 
-    shapes, shardings = training.state_shapes(mesh, initialize_module, optimizer)
+    partitioning.check_heads(mesh, config.num_attention_heads)
+    shapes, shardings = training.state_shapes(mesh, initialize_module, optimizer, flags.shard_optimizer)
     return PretrainingStep(flags, mesh, task, initialize_module, optimizer, rate, shapes, shardings)
+
+
+def _attention_kernel(flags: Any, mesh: Mesh) -> str:
+    """What --attention_kernel=auto stands for: at short lengths XLA's own fusions are as quick."""
+    if flags.attention_kernel != "auto":
+        return flags.attention_kernel
+    return "pallas" if mesh.devices.flat[0].platform == "tpu" and flags.max_seq_length >= 256 else "xla"

@@ -33,7 +33,7 @@ class BertForTask(WithEncoder):
             width = 2 * size
         self.lstm = lstms
         in_axis = None if lstms or head.features == "concat_last_4" else "embed"
-        self.classifier = Dense(c, (width,), (len(head.labels),), (in_axis,), (None,), self.dtype)
+        self.classifier = Dense(c, width, len(head.labels), in_axis, None, self.dtype)
 
     def __call__(self, input_ids: jax.Array, input_mask: jax.Array, segment_ids: jax.Array) -> jax.Array:
         """Scores the outputs of the head.
@@ -142,7 +142,7 @@ class LSTM(nn.Module):
     @nn.compact
     def __call__(self, x: jax.Array, sequence_ids: jax.Array) -> jax.Array:
         c, size = self.config, self.size
-        gates = Dense(c, (self.in_size,), (4 * size,), (None,), (None,), self.dtype, name="input")(x)
+        gates = Dense(c, self.in_size, 4 * size, None, None, self.dtype, name="input")(x)
         recurrent = RecurrentKernel(c, size, name="recurrent")().astype(self.dtype)
         begins = jnp.pad(sequence_ids[:, 1:] != sequence_ids[:, :-1], ((0, 0), (1, 0)), constant_values=True)
 

@@ -17,7 +17,7 @@ import numpy as np
 import optax
 from jax.sharding import Mesh
 
-from bert_jax import partitioning
+from bert_jax import compiler_options, gradients, partitioning
 from bert_jax.optimization import OptimizerState
 
 # Steps handed to the device before the host waits for the oldest: enough to keep the device busy.
@@ -29,7 +29,13 @@ class TrainingError(Exception):
 
 
 class Task(Protocol):
-    """What the loop needs to know of a task; every metric that `loss` returns adds up over parts of a batch."""
+    """What the loop needs to know of a task; every metric that `loss` returns adds up over parts of a batch.
+
+    Attributes:
+        loss_is_by_row: the loss is a sum over the rows of a batch, so that any part of the rows has its own share.
+    """
+
+    loss_is_by_row: bool
 
     def normalizers(self, batch) -> Any: ...
     def loss(self, params, batch, normalizers, dropout_key) -> tuple[jax.Array, dict[str, jax.Array]]: ...
@@ -38,12 +44,17 @@ class Task(Protocol):
 
 
 def state_shapes(
-    mesh: Mesh, initialize: Callable[[jax.Array], Any], optimizer: optax.GradientTransformation
+    mesh: Mesh,
+    initialize: Callable[[jax.Array], Any],
+    optimizer: optax.GradientTransformation,
+    shard_optimizer: bool = True,
 ) -> tuple[Any, Any]:
     """Shapes and shardings of the training state, without computing anything.
 
     Args:
         initialize: key -> parameters boxed with logical axis names.
+        shard_optimizer: parameters and moments are cut over the data axis too, where that divides them: a step gathers
+            the parameters as it needs them, and each device updates its part only (Rajbhandari et al., 2020).
 
     Returns:
         A tree of ShapeDtypeStructs that carry shardings, and the tree of NamedShardings.
@@ -57,9 +68,9 @@ def state_shapes(
     partitioning.check_divisible(mesh, params, shardings)
     opt_state = jax.eval_shape(optimizer.init, params)
     whole = partitioning.replicated(mesh)
-    opt_shardings = OptimizerState(whole, shardings, shardings, whole)
+    cut = partitioning.cut_by_data(params, shardings) if shard_optimizer else shardings
     shapes = {"step": jax.ShapeDtypeStruct((), jnp.int32), "params": params, "opt_state": opt_state}
-    shardings = {"step": whole, "params": shardings, "opt_state": opt_shardings}
+    shardings = {"step": whole, "params": cut, "opt_state": OptimizerState(whole, cut, cut, whole)}
     shapes = jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), shapes, shardings)
     return shapes, shardings
 
@@ -81,49 +92,41 @@ def make_train_step(
     optimizer: optax.GradientTransformation,
     schedule: Callable[[jax.Array], jax.Array],
     seed: int,
+    shardings: Any,
     accumulation_steps: int = 1,
+    reduction_dtype: jnp.dtype = jnp.float32,
 ) -> Callable[[Any, dict[str, jax.Array]], tuple[Any, dict[str, jax.Array]]]:
-    """Makes (state, global batch) -> (state after one update, metrics before it)."""
+    """Makes (state, global batch) -> (state after one update, metrics before it).
 
-    def train_step(state, batch):
-        key = jax.random.fold_in(jax.random.key(seed), state["step"])
-        normalizers = task.normalizers(batch)
+    Args:
+        shardings: of the state.
+        reduction_dtype: in which the gradients of the devices are added up.
+    """
+
+    places, mesh = shardings["params"], shardings["step"].mesh
+
+    def gradients_of(params, batch, others):
+        normalizers, key = others
 
         def loss(params, rows, index):
             return task.loss(params, rows, normalizers, jax.random.fold_in(key, index))
 
-        gradient = jax.grad(loss, has_aux=True)
-        if accumulation_steps == 1:
-            gradients, metrics = gradient(state["params"], batch, 0)
+        return gradients.accumulated(jax.grad(loss, has_aux=True), params, batch, accumulation_steps)
+
+    def train_step(state, batch):
+        others = (task.normalizers(batch), jax.random.fold_in(jax.random.key(seed), state["step"]))
+        if task.loss_is_by_row and 1 < mesh.size == mesh.shape["data"]:
+            found, metrics = gradients.by_rows(gradients_of, state["params"], batch, others, places, reduction_dtype)
         else:
-            gradients, metrics = _accumulate(gradient, state["params"], batch, accumulation_steps)
+            found, metrics = gradients_of(state["params"], batch, others)
         with jax.named_scope("optimizer"):  # by which a plan knows its work
-            updates, opt_state = optimizer.update(gradients, state["opt_state"], state["params"])
+            found = jax.lax.with_sharding_constraint(found, places)
+            updates, opt_state = optimizer.update(found, state["opt_state"], state["params"])
             params = optax.apply_updates(state["params"], updates)
         metrics |= {"gradient_norm": opt_state.gradient_norm, "learning_rate": schedule(state["step"])}
         return {"step": state["step"] + 1, "params": params, "opt_state": opt_state}, metrics
 
     return train_step
-
-
-def _accumulate(gradient, params, batch, accumulation_steps):
-    """Sums gradients and metrics over parts of the batch, one after the other."""
-
-    def split(x):
-        # Every part takes rows from every device's share, so no row moves between devices.
-        x = x.reshape(x.shape[0] // accumulation_steps, accumulation_steps, *x.shape[1:])
-        return partitioning.constrain(jnp.swapaxes(x, 0, 1), None, "batch", *(None,) * (x.ndim - 2))
-
-    parts = (jax.tree.map(split, batch), jnp.arange(accumulation_steps))
-    first = jax.tree.map(lambda x: x[0], parts)
-    shapes = jax.eval_shape(gradient, params, *first)
-    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
-
-    def add(total, part):
-        return jax.tree.map(jnp.add, total, gradient(params, *part)), None
-
-    total, _ = jax.lax.scan(add, zeros, parts)
-    return total
 
 
 def compile_step(
@@ -143,7 +146,7 @@ def compile_step(
         donate_argnums=0 if donate_state else (),
     )
     with jax.set_mesh(mesh):
-        return jitted.lower(*shapes).compile()
+        return compiler_options.compile_lowered(jitted.lower(*shapes), mesh)
 
 
 def evaluate(

@@ -29,7 +29,7 @@ _PRETRAINING_HEAD = re.compile(r"cls[./](predictions|seq_relationship)[./]")
 
 
 class Weight(NamedTuple):
-    """One parameter under its three names; dense kernels are [out, in] in PyTorch and [in, out] here, heads split."""
+    """One parameter under its three names; dense kernels are [out, in] in PyTorch and [in, out] here."""
 
     name: str  # Hugging Face's, with the prefix "bert." and LayerNorm.weight / LayerNorm.bias
     path: tuple[str, ...]  # in the tree of parameters
@@ -99,13 +99,11 @@ class ImportReport(NamedTuple):
 def weight_table(config: BertConfig, head: TaskHead | None = None) -> list[Weight]:
     """All parameters of BERT with both pretraining heads, or with the head of a task instead."""
     hidden, inner, vocab = config.hidden_size, config.intermediate_size, config.padded_vocab_size
-    heads = (config.num_attention_heads, config.head_dim)
 
-    def dense(name, path, n_in, n_out, in_shape=None, out_shape=None):
-        in_shape, out_shape = in_shape or (n_in,), out_shape or (n_out,)
+    def dense(name, path, n_in, n_out):
         return [
-            Weight(f"{name}.weight", (*path, "kernel"), (n_out, n_in), in_shape + out_shape),
-            Weight(f"{name}.bias", (*path, "bias"), (n_out,), out_shape),
+            Weight(f"{name}.weight", (*path, "kernel"), (n_out, n_in), (n_in, n_out)),
+            Weight(f"{name}.bias", (*path, "bias"), (n_out,), (n_out,)),
         ]
 
     def norm(name, path):
@@ -127,8 +125,8 @@ def weight_table(config: BertConfig, head: TaskHead | None = None) -> list[Weigh
         attention = ("bert", "encoder", f"layer_{i}", "attention")
         feed_forward = ("bert", "encoder", f"layer_{i}", "feed_forward")
         for role in ("query", "key", "value"):
-            table += dense(f"{name}.attention.self.{role}", (*attention, role), hidden, hidden, out_shape=heads)
-        table += dense(f"{name}.attention.output.dense", (*attention, "output"), hidden, hidden, in_shape=heads)
+            table += dense(f"{name}.attention.self.{role}", (*attention, role), hidden, hidden)
+        table += dense(f"{name}.attention.output.dense", (*attention, "output"), hidden, hidden)
         table += norm(f"{name}.attention.output", attention)
         table += dense(f"{name}.intermediate.dense", (*feed_forward, "intermediate"), hidden, inner)
         table += dense(f"{name}.output.dense", (*feed_forward, "output"), inner, hidden)
@@ -213,9 +211,9 @@ def disassemble(
 
 
 def from_torch(weight: Weight, array: np.ndarray) -> np.ndarray:
-    """A float32 array in PyTorch's layout as the parameter: transposed, heads split, vocabulary padded with zeros."""
+    """A float32 array in PyTorch's layout as the parameter: transposed, vocabulary padded with zeros."""
     if weight.path[-1] == "kernel":
-        return np.ascontiguousarray(array.T).reshape(weight.shape)
+        return np.ascontiguousarray(array.T)
     if weight.name == POSITION_EMBEDDINGS:  # Longer tables are cut; shorter ones repeated (Beltagy et al., 2020).
         return np.resize(array, weight.shape)
     padding = (math.prod(weight.shape) - array.size) // math.prod(array.shape[1:])
@@ -226,7 +224,7 @@ def to_torch(weight: Weight, array: np.ndarray) -> np.ndarray:
     """The inverse of from_torch."""
     out, *rest = weight.torch_shape
     if weight.path[-1] == "kernel":
-        return np.ascontiguousarray(array.reshape(*rest, out).T)
+        return np.ascontiguousarray(array.T)
     return np.ascontiguousarray(array.reshape(-1, *rest)[:out])
 
 

@@ -139,6 +139,7 @@ class _Run:
         flags, inputs = self.flags, self.inputs
         names = ("train_batch_size", "gradient_accumulation_steps", "learning_rate", "num_warmup_steps")
         names += ("warmup_proportion", "optimizer", "weight_decay", "clip_norm", "precision", "scan_layers")
+        names += ("gradient_reduction",)
         names += ("eval_input_file", "init_checkpoint", "restore_from")
         return {
             **json.loads(self.config.to_json()),

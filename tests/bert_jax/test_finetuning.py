@@ -109,6 +109,7 @@ def test_accumulated_parts_give_the_gradient_of_the_whole(kind):
     params = random_params(PLAIN, task.family.head)
     schedule = optimization.learning_rate_schedule(1e-3, 10, 0)
     optimizer = optimization.make_optimizer("bert_adam", schedule)
+    whole = partitioning.replicated(partitioning.make_mesh("", jax.devices()[:1]))
     moments = []
     for parts in (1, 2):
         batch = PackedBatches(
@@ -119,8 +120,9 @@ def test_accumulated_parts_give_the_gradient_of_the_whole(kind):
             seed=0,
             accumulation_steps=parts,
         ).batch(0)
-        step = training.make_train_step(task, optimizer, schedule, 0, parts)
         state = {"step": jnp.int32(0), "params": params, "opt_state": optimizer.init(params)}
+        shardings = jax.tree.map(lambda _: whole, state)
+        step = training.make_train_step(task, optimizer, schedule, 0, shardings, parts)
         after, metrics = jax.jit(step)(state, batch)
         moments.append((after["opt_state"].first_moment, metrics["loss"]))
     jax.tree.map(functools.partial(np.testing.assert_allclose, atol=2e-6), *moments)

@@ -133,18 +133,6 @@ def test_recomputing_dots_saves_the_dense_products():
     assert count("full") - count("dots") == layers * products
 
 
-@pytest.mark.parametrize("x_shape, kernel_shape, n", [((2, 3, 4), (4, 2, 5), 1), ((2, 3, 2, 5), (2, 5, 4), 2)])
-def test_the_gradient_of_a_dense_product_is_that_of_the_product(x_shape, kernel_shape, n):
-    keys = jax.random.split(jax.random.key(0), 3)
-    x, kernel = jax.random.normal(keys[0], x_shape), jax.random.normal(keys[1], kernel_shape)
-    plain = lambda x, kernel: jnp.tensordot(x, kernel, n)
-    gradient = jax.random.normal(keys[2], plain(x, kernel).shape)
-    value, vjp = jax.vjp(lambda x, kernel: modeling._product(x, kernel, n), x, kernel)
-    expected, plain_vjp = jax.vjp(plain, x, kernel)
-    for a, b in zip((value, *vjp(gradient)), (expected, *plain_vjp(gradient))):
-        np.testing.assert_allclose(a, b, atol=1e-5)
-
-
 def test_dropout_is_on_exactly_with_a_key():
     module, params = fresh()
     apply = lambda **options: module.apply({"params": params}, *batch(), **options).masked_lm_logits
@@ -171,20 +159,3 @@ def test_layer_norm_keeps_its_digits_far_from_zero():
     exact = np.asarray(x, np.float64)
     exact = (exact - exact.mean(-1, keepdims=True)) / exact.std(-1, keepdims=True)
     np.testing.assert_allclose(module.apply(nn.unbox(params), x), exact, atol=2e-4)
-
-
-@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
-def test_the_gradient_of_the_tied_table_is_f32_whatever_is_computed_in(dtype):
-    keys = jax.random.split(jax.random.key(0), 3)
-    x = jax.random.normal(keys[0], (6, 8)).astype(dtype)
-    table = jax.random.normal(keys[1], (5, 8))
-    weights = jax.random.normal(keys[2], (6, 5)).astype(dtype).astype(jnp.float32)
-
-    x_gradient, table_gradient = jax.grad(lambda *inputs: jnp.sum(weights * modeling._logits(*inputs)), (0, 1))(
-        x, table
-    )
-    assert (x_gradient.dtype, table_gradient.dtype) == (dtype, jnp.float32)
-    exact = [np.asarray(array, np.float64) for array in (x, table.astype(dtype), weights)]
-    np.testing.assert_allclose(table_gradient, exact[2].T @ exact[0], rtol=1e-5, atol=1e-6)
-    tolerance = 1e-5 if dtype == jnp.float32 else 1e-2
-    np.testing.assert_allclose(np.asarray(x_gradient, np.float64), exact[2] @ exact[1], rtol=tolerance, atol=tolerance)

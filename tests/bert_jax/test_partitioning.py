@@ -40,8 +40,8 @@ def test_every_parameter_has_its_place():
     boxed = jax.eval_shape(lambda key: modeling.initialize(module, key), jax.random.key(0))
     specs = jax.tree.map(lambda s: s.spec, partitioning.parameter_shardings(partitioning.make_mesh(), boxed))
     layer = specs["bert"]["encoder"]["layer_0"]
-    assert layer["attention"]["query"]["kernel"] == PartitionSpec("fsdp", "tensor", None)
-    assert layer["attention"]["output"]["kernel"] == PartitionSpec("tensor", None, "fsdp")
+    assert layer["attention"]["query"]["kernel"] == PartitionSpec("fsdp", "tensor")
+    assert layer["attention"]["output"]["kernel"] == PartitionSpec("tensor", "fsdp")
     assert layer["feed_forward"]["intermediate"]["kernel"] == PartitionSpec("fsdp", "tensor")
     assert layer["feed_forward"]["output"]["kernel"] == PartitionSpec("tensor", "fsdp")
     assert specs["bert"]["embeddings"]["word_embeddings"]["embedding"] == PartitionSpec("tensor", "fsdp")

@@ -37,7 +37,7 @@ class Setup:
         self.shapes, self.shardings = training.state_shapes(self.mesh, initialize, self.optimizer)
         predictions = self.reference["masked_lm_positions"].shape[-1]
         self.step = training.compile_step(
-            training.make_train_step(self.task, self.optimizer, self.schedule, 0, accumulation_steps),
+            training.make_train_step(self.task, self.optimizer, self.schedule, 0, self.shardings, accumulation_steps),
             self.mesh,
             self.shardings,
             (self.shapes, pretraining.batch_shapes(BATCH, LENGTH, predictions)),
