@@ -7,11 +7,13 @@ from absl import logging
 from jax.sharding import Mesh
 
 # Left to itself the compiler for TPUs adds all gradients up in one transfer after the backward pass. In pieces of about
-# the size of a weight, each is under way beside the work of the layers below it.
+# the size of a weight, each is under way beside the work of the layers below it. The last option is about the gathering
+# of cut parameters, which it would make a sum of whole arrays where the parts are small.
 _TPU = {
     "xla_jf_crs_combiner_threshold_in_bytes": "1000000",
     "xla_enable_async_all_reduce": "true",
     "xla_tpu_enable_async_collective_fusion_fuse_all_reduce": "true",
+    "xla_tpu_prefer_async_allgather_to_allreduce": "true",
 }
 
 

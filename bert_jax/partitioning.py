@@ -110,10 +110,14 @@ def parameter_shardings(mesh: Mesh, boxed_parameters: Any) -> Any:
 
 # Smaller arrays are not worth a transfer of their own.
 _WORTH_CUTTING = 2**14
+_LANES = 128
 
 
 def cut_by_data(shapes: Any, shardings: Any) -> Any:
-    """Shardings that lie on the data axis too, in the first dimension that is whole so far and that it divides."""
+    """Shardings that lie on the data axis too, in the first dimension that is whole so far and that it divides.
+
+    The last one is cut only into parts that fill the lanes of a TPU.
+    """
 
     def cut(leaf, sharding):
         size = sharding.mesh.shape["data"]
@@ -121,7 +125,8 @@ def cut_by_data(shapes: Any, shardings: Any) -> Any:
         if size == 1 or leaf.size < _WORTH_CUTTING:
             return sharding
         for i, axis in enumerate(spec):
-            if (axis is None or sharding.mesh.shape[axis] == 1) and leaf.shape[i] % size == 0:
+            parts = size * (_LANES if i == leaf.ndim - 1 else 1)
+            if (axis is None or sharding.mesh.shape[axis] == 1) and leaf.shape[i] % parts == 0:
                 return NamedSharding(sharding.mesh, PartitionSpec(*spec[:i], "data", *spec[i + 1 :]))
         return sharding
 
