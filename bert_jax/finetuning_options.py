@@ -3,6 +3,7 @@
 from collections.abc import Callable, Collection
 from typing import Any
 
+from bert_jax.schedule import check_trust_ratio
 from input_pipeline.errors import UserError
 
 # The paper's, section A.3 and, for the kinds of tasks, sections 4.1 to 4.4 and 5.3.
@@ -30,6 +31,9 @@ def apply_defaults(
         version_2: questions may have no answer.
         searched: flags that get values later.
         trained_length: tokens of the sequences that the weights were trained on, where that is known.
+
+    Raises:
+        UserError: --trust_ratio for an optimizer that has none.
     """
     defaults = _DEFAULTS["classification"] | _DEFAULTS.get(kind, {})
     if version_2:
@@ -52,6 +56,7 @@ def apply_defaults(
     for name, value in (("save_checkpoints_steps", 500), ("optimizer", "adamw")):
         if getattr(flags, name) is None:
             setattr(flags, name, value)
+    check_trust_ratio(flags)
     if flags.optimizer == "bert_adam":
         say(
             "--optimizer=bert_adam has no bias correction: the first updates are far too large, which makes "

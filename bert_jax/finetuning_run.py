@@ -15,10 +15,16 @@ from jax.sharding import Mesh
 
 from bert_jax import inference, initial_parameters, partitioning, processes, training
 from bert_jax.interruption import Interrupted
-from bert_jax.optimization import decay_summary, layer_rate_scale, learning_rate_schedule, linear_rate, make_optimizer
+from bert_jax.optimization import (
+    decay_summary,
+    layer_rate_scale,
+    learning_rate_schedule,
+    make_optimizer,
+    polynomial_rate,
+)
 from bert_jax.reporting import read_results
 from bert_jax.run_folder import RunFolder, read_run
-from bert_jax.schedule import schedule_from
+from bert_jax.schedule import later_settings, schedule_from
 from bert_jax.task_data import TaskData
 from bert_jax.task_evaluation import Answers, Predictor, Split, joined_metrics, warnings_of, write_answers
 from bert_jax.task_modeling import initialize
@@ -66,9 +72,11 @@ class Knobs(NamedTuple):
     decay_start: jax.typing.ArrayLike
     seed: jax.typing.ArrayLike
 
-    def rate(self, step: jax.typing.ArrayLike) -> jax.Array:
-        """The learning rate after `step` updates."""
-        return linear_rate(step, self.learning_rate, self.num_train_steps, self.num_warmup_steps, self.decay_start)
+    def rate(self, power: float) -> Callable[[jax.typing.ArrayLike], jax.Array]:
+        """From updates done to the learning rate of the next; `power` as in optimization.polynomial_rate."""
+        return lambda step: polynomial_rate(
+            step, self.learning_rate, self.num_train_steps, self.num_warmup_steps, self.decay_start, power
+        )
 
 
 class FinetuningRun:
@@ -113,17 +121,19 @@ class FinetuningRun:
         flags, layers = self.flags, self.work.model.config.num_hidden_layers
         return make_optimizer(
             flags.optimizer,
-            knobs.rate,
+            knobs.rate(flags.lr_decay_power),
             weight_decay=flags.weight_decay,
             clip_norm=flags.clip_norm,
+            trust_ratio=flags.trust_ratio,
             rate_scale=layer_rate_scale(layers, flags.layer_lr_decay, flags.freeze_encoder),
         )
 
     def _train_step(self, state, batch, knobs: Knobs):
+        rate = knobs.rate(self.flags.lr_decay_power)
         step = training.make_train_step(
             self.task,
             self._optimizer(knobs),
-            knobs.rate,
+            rate,
             knobs.seed,
             self.shardings,
             self.flags.gradient_accumulation_steps,
@@ -147,6 +157,7 @@ class FinetuningRun:
             **({"label_mean": head.mean, "label_deviation": head.deviation} if head.is_scaled else {}),
             "data": _fingerprint(self.work.train),
             **{name: getattr(self.flags, name) for name in _SETTINGS},
+            **later_settings(self.flags),
         }
 
     def run(self) -> dict[str, Any]:

@@ -49,9 +49,11 @@ _TABLE = (
     (_TRAINING, "shuffle"),
     # Training, and what it leaves.
     (_TRAINING, "train_batch_size learning_rate num_train_steps num_train_epochs num_warmup_steps warmup_proportion"),
-    (_TRAINING, "optimizer weight_decay clip_norm gradient_accumulation_steps remat scan_layers shard_optimizer"),
+    (_TRAINING, "lr_decay_power optimizer trust_ratio weight_decay clip_norm gradient_accumulation_steps"),
+    (_TRAINING, "remat scan_layers shard_optimizer"),
     ("pretrain", "gradient_reduction attention_kernel"),
     (_TRAINING, "save_checkpoints_steps keep_checkpoints log_every_steps eval_every_steps"),
+    ("pretrain", "restart_schedule"),
     (f"{_TRAINING} cluster", "seed"),
     (f"{_TRAINING} {_USES}", "eval_batch_size mesh"),
     # Devices and processes.

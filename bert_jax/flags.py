@@ -304,12 +304,33 @@ def define(values: flags.FlagValues) -> None:
     )
     integer("num_warmup_steps", None, "Updates of linear warm-up; default 10,000 but at most 10% of the steps.", 0)
     number("warmup_proportion", None, "Warm-up as a share of the steps, instead of --num_warmup_steps.", 0.0, 1.0)
+    number(
+        "lr_decay_power",
+        1.0,
+        "The rate falls with the share of the steps that is left to this power: 1 is linear, 0.5 that of NVIDIA's "
+        "pretraining with LAMB, 0 constant.",
+        0.0,
+        10.0,
+    )
+    boolean(
+        "restart_schedule",
+        False,
+        "pretrain: warm-up and decay begin anew at the step of --restore_from, as in the second phase of LAMB; False: "
+        "they are those of all updates.",
+    )
     enum(
         "optimizer",
         None,
         ["bert_adam", "adamw", "lamb"],
         "bert_adam is Google's Adam, which has no bias correction: the default of pretrain. adamw has it: the default "
         "of finetune, where few steps without it are unstable.",
+    )
+    enum(
+        "trust_ratio",
+        "all",
+        ["all", "decayed"],
+        "lamb: the arrays whose update is scaled to their own norm: all, as in the paper, or those that decay, as in "
+        "NVIDIA's pretraining. --clip_norm=0 is the paper's, 1 NVIDIA's.",
     )
     number("weight_decay", 0.01, "Decoupled decay of kernels and embeddings.", 0.0, 1e3)
     number("clip_norm", 1.0, "Largest global norm of the gradient; 0 does not clip.", 0.0)

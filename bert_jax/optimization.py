@@ -27,19 +27,23 @@ class OptimizerState(NamedTuple):
 
 
 def learning_rate_schedule(
-    init_lr: float, num_train_steps: int, num_warmup_steps: int
+    init_lr: float, num_train_steps: int, num_warmup_steps: int, power: float = 1.0, first_step: int = 0
 ) -> Callable[[jax.typing.ArrayLike], jax.Array]:
-    """Linear warm-up and linear decay to zero, by the rule of google-research/bert.
+    """Linear warm-up and a decay to zero, by default by the rule of google-research/bert: linear.
 
-    The decay is counted from step 0, not from the end of the warm-up: the rate drops a little where the warm-up ends,
-    and warm-up wins as long as it lasts. From num_train_steps on the rate is 0.
+    The decay is counted from the first step, not from the end of the warm-up: the rate drops a little where the warm-up
+    ends, and warm-up wins as long as it lasts. From num_train_steps on the rate is 0.
+
+    Args:
+        power: of the share of the steps that is left; 1 is linear, 0 constant until the end.
+        first_step: updates made before the schedule begins; num_train_steps counts them too, num_warmup_steps does not.
 
     Returns:
         a function of the number of updates already made (int32 [], 0 for the first update) to the learning rate
         (float32 []) of the next one.
 
     Raises:
-        UserError: a rate that is negative or not finite, no training steps, or a negative warm-up.
+        UserError: a rate or power that is negative or not finite, no training steps, or a negative warm-up.
     """
     if not (math.isfinite(init_lr) and init_lr >= 0):
         raise UserError(f"--learning_rate must be a number that is not negative, not {init_lr}")
@@ -47,27 +51,38 @@ def learning_rate_schedule(
         raise UserError(f"--num_train_steps must be at least 1, not {num_train_steps}")
     if num_warmup_steps < 0:
         raise UserError(f"--num_warmup_steps must be at least 0, not {num_warmup_steps}")
+    if not (math.isfinite(power) and power >= 0):
+        raise UserError(f"--lr_decay_power must be a number that is not negative, not {power}")
 
-    return lambda step: linear_rate(step, init_lr, num_train_steps, num_warmup_steps)
+    def rate(step):
+        return polynomial_rate(
+            jnp.asarray(step) - first_step, init_lr, num_train_steps - first_step, num_warmup_steps, power=power
+        )
+
+    return rate
 
 
-def linear_rate(
+def polynomial_rate(
     step: jax.typing.ArrayLike,
     init_lr: jax.typing.ArrayLike,
     num_train_steps: jax.typing.ArrayLike,
     num_warmup_steps: jax.typing.ArrayLike,
     decay_start: jax.typing.ArrayLike = 0,
+    power: float = 1.0,
 ) -> jax.Array:
-    """The rule of learning_rate_schedule, of numbers that may be traced.
+    """The rule of learning_rate_schedule from its first step on, of numbers that may be traced.
 
     Args:
         decay_start: the step from which the decay is counted; with num_warmup_steps the rate does not drop there.
+        power: not traced.
     """
     step = jnp.asarray(step)
     # Subtracting whole numbers first keeps all digits of small rates near the end.
     left = num_train_steps - jnp.minimum(step, num_train_steps)
     warming = init_lr * step / jnp.maximum(num_warmup_steps, 1)
-    return jnp.where(step < num_warmup_steps, warming, init_lr * left / jnp.maximum(num_train_steps - decay_start, 1))
+    whole = jnp.maximum(num_train_steps - decay_start, 1)
+    decaying = init_lr * left / whole if power == 1 else init_lr * jnp.where(left > 0, (left / whole) ** power, 0.0)
+    return jnp.where(step < num_warmup_steps, warming, decaying)
 
 
 def decay_mask(params: Any) -> Any:
@@ -109,6 +124,7 @@ def make_optimizer(
     beta_1: float = 0.9,
     beta_2: float = 0.999,
     epsilon: float | None = None,
+    trust_ratio: str = "all",
     rate_scale: Callable[[list[str], jax.Array], jax.typing.ArrayLike] = lambda names, parameter: 1.0,
 ) -> optax.GradientTransformation:
     """Builds an optimizer; `update(gradients, state, params)` gives what optax.apply_updates adds to the parameters.
@@ -118,7 +134,9 @@ def make_optimizer(
         bert_adam  x -= lr (m / (sqrt(v) + epsilon) + w x)           Devlin et al.; google-research/bert
         adamw      the same with m and v corrected for their bias    Loshchilov and Hutter, 2019
         lamb       the step of adamw scaled, array by array, to the norm of x where both norms are positive
-                   You et al., 2020; there without clipping (clip_norm=0), NVLAMB clips to 1
+                   You et al., 2020; there without clipping (clip_norm=0), NVLAMB clips to 1. With
+                   trust_ratio="decayed" the scale is 1 for biases and scales: FusedLAMB of NVIDIA's apex as its
+                   pretraining recipe has it (use_nvlamb=False)
     For LAMB an array of stacked layers counts as one array per layer. Rows that are zero and get no gradient, such as
     the padding of the vocabulary, stay zero.
 
@@ -127,6 +145,7 @@ def make_optimizer(
         learning_rate: from the number of updates already made (int32 []) to a rate; see learning_rate_schedule.
         clip_norm: 0 turns clipping off.
         epsilon: EPSILONS[name] unless given.
+        trust_ratio: "all" or "decayed"; only LAMB has one.
         rate_scale: what the rate of a parameter is multiplied by, from the names of its path and the parameter; see
             layer_rate_scale. 0 leaves the parameter as it is.
 
@@ -163,7 +182,7 @@ def make_optimizer(
             direction = (m / correction_1) / (jnp.sqrt(v / correction_2) + epsilon)
             if decays:
                 direction += weight_decay * x
-            if name == "lamb":
+            if name == "lamb" and (decays or trust_ratio == "all"):
                 direction *= _trust_ratio(x, direction, stacked="layers" in _names(path))
             return (-rate * rate_scale(_names(path), x) * direction).astype(x.dtype)
 

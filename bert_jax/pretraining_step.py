@@ -72,8 +72,14 @@ def make(
     dtype = jnp.bfloat16 if flags.precision == "bf16" else jnp.float32
     module = BertForPreTraining(config, dtype, flags.scan_layers, flags.remat, _attention_kernel(flags, mesh))
     task = pretraining.PretrainingTask(module, flags.next_sentence_prediction, unigram)
-    rate = learning_rate_schedule(flags.learning_rate, schedule.num_train_steps, schedule.num_warmup_steps)
-    optimizer = make_optimizer(flags.optimizer, rate, weight_decay=flags.weight_decay, clip_norm=flags.clip_norm)
+    rate = learning_rate_schedule(flags.learning_rate, *schedule)
+    optimizer = make_optimizer(
+        flags.optimizer,
+        rate,
+        weight_decay=flags.weight_decay,
+        clip_norm=flags.clip_norm,
+        trust_ratio=flags.trust_ratio,
+    )
 
     def initialize_module(key):
         return initialize(module, key)

@@ -58,8 +58,8 @@ def test_recipe(recipe):
         assert flags.optimizer == "adamw"
         assert flags.max_seq_length <= BertConfig.named("base").max_position_embeddings
     assert said == []
-    steps, warmup = schedule_from(flags, examples_per_epoch=5000)
-    assert 0 < warmup <= steps // (3 if flags.optimizer == "lamb" else 10)
+    schedule = schedule_from(flags, examples_per_epoch=5000)
+    assert 0 < schedule.num_warmup_steps <= schedule.num_train_steps // (3 if flags.optimizer == "lamb" else 10)
 
 
 def test_the_features_are_those_of_a_frozen_encoder():
@@ -182,8 +182,9 @@ def test_a_twin_pretrains_with_all_that_the_recipe_is_about(twins, recipe):
     assert all(map(np.isfinite, small_tasks.losses(output_dir)))
     flags = json.loads((output_dir / "run.json").read_text())["flags"]
     _, meant = parsed(recipe)
-    for name in ("optimizer", "learning_rate", "weight_decay", "clip_norm", "sampling_exponent"):
+    for name in ("optimizer", "learning_rate", "lr_decay_power", "weight_decay", "clip_norm", "sampling_exponent"):
         assert flags[name] == getattr(meant, name)
+    assert (flags["trust_ratio"], flags["restart_schedule"]) == (meant.trust_ratio, meant.restart_schedule)
     steps = [json.loads(line)["step"] for line in (output_dir / "metrics.jsonl").read_text().splitlines()]
     assert steps == ([3, 4] if flags["restore_from"] else [1, 2])
 

@@ -20,7 +20,7 @@ from bert_jax.modes.pretrain_options import apply_defaults, data_config
 from bert_jax.optimization import decay_summary
 from bert_jax.report_html import write_report
 from bert_jax.run_folder import RunFolder, find_checkpoint, read_run
-from bert_jax.schedule import schedule_from
+from bert_jax.schedule import later_settings, schedule_from
 from bert_jax.training_run import training_run
 from input_pipeline import corpus, files
 from input_pipeline.errors import UserError
@@ -65,6 +65,8 @@ def check_early(flags: Any) -> None:
     config = model_config(flags, tokenizer, f"--vocab_file={flags.vocab_file}", lambda text: None)
     if flags.restore_from:
         find_checkpoint(flags.restore_from, "--restore_from")
+    elif flags.restart_schedule:
+        raise UserError("--restart_schedule is about the run of --restore_from: give that too")
     if flags.init_checkpoint and (flags.bert_config_file or tokenizer):
         try:
             source = checkpoints.find(flags.init_checkpoint, allow_pickled=flags.allow_pickled_weights)
@@ -114,8 +116,10 @@ class _Run:
 
     def __init__(self, flags: Any, folder: RunFolder, mesh, inputs: Inputs, config: BertConfig):
         self.flags, self.folder, self.mesh, self.inputs, self.config = flags, folder, mesh, inputs, config
-        self.schedule = schedule_from(flags, inputs.train.num_examples())
         self.first_step = self._first_step()
+        self.schedule = schedule_from(
+            flags, inputs.train.num_examples(), self.first_step if flags.restart_schedule else 0
+        )
         if self.schedule.num_train_steps <= self.first_step:
             raise UserError(
                 f"--num_train_steps={self.schedule.num_train_steps} counts all updates: it must be more than the "
@@ -147,6 +151,7 @@ class _Run:
             "data": inputs.train.fingerprint,
             **dataclasses.asdict(inputs.train.config),
             **{name: getattr(flags, name) for name in names},
+            **later_settings(flags),
             "first_step": self.first_step,
         }
 
@@ -216,7 +221,8 @@ class _Run:
             return self.checkpointer.restore(start_step, self.step.shapes)
         if flags.restore_from:
             folder, _ = find_checkpoint(flags.restore_from, "--restore_from")
-            self.reporter.message(f"continuing step {start_step} of {flags.restore_from}")
+            anew = "; the schedule of the learning rate begins anew there" if flags.restart_schedule else ""
+            self.reporter.message(f"continuing step {start_step} of {flags.restore_from}{anew}")
             return restore_checkpoint(folder, start_step, self.step.shapes)
         state = self.interruption.run_interruptibly(
             lambda: training.create_state(self.step.initialize, self.step.optimizer, self.step.shardings, flags.seed)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from bert_jax import beside_checkpoint
+from bert_jax.schedule import check_trust_ratio
 from input_pipeline.errors import UserError
 from input_pipeline.pretraining_data import PretrainingDataConfig
 
@@ -80,6 +81,7 @@ def apply_defaults(flags: Any, say: Callable[[str], None]) -> None:
     for name, value in (("save_checkpoints_steps", 1000), ("optimizer", "bert_adam"), ("eval_fraction", 0.02)):
         if getattr(flags, name) is None:
             setattr(flags, name, value)
+    check_trust_ratio(flags)
 
 
 def apply_plan_defaults(flags: Any, say: Callable[[str], None]) -> None:

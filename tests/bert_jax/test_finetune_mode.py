@@ -368,6 +368,7 @@ def test_what_the_paper_varied_learns_with_a_frozen_encoder(tasks, tmp_path, cap
 
 def test_half_precision_and_layers_that_begin_anew(tasks, tmp_path):
     flags = {"precision": "bf16", "reinit_layers": 1, "layer_lr_decay": 0.01, "optimizer": "lamb"}
+    flags |= {"trust_ratio": "decayed", "lr_decay_power": 0.5, "learning_rate": 0.02, "num_warmup_steps": 0}
     flags |= {"train_batch_size": 64, "num_train_epochs": 5}  # a batch of more examples than there are
     assert tasks.run(**tasks.flags("classification", tmp_path / "out", **flags)) == 0
     assert len(losses(tmp_path / "out")) == 4 and all(np.isfinite(losses(tmp_path / "out")))

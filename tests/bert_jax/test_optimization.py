@@ -63,11 +63,19 @@ def test_bert_adam_equals_the_reference(golden, dtype, tolerance):
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(np.float32, 2e-6), (np.float64, 1e-12)])
-@pytest.mark.parametrize(("variant", "clip_norm", "updates"), [("paper", 0.0, (1, 2, 5, 10)), ("nvlamb", 1.0, (10,))])
-def test_lamb_equals_the_formulae(golden, variant, clip_norm, updates, dtype, tolerance):
+@pytest.mark.parametrize(
+    ("variant", "clip_norm", "trust_ratio", "updates"),
+    [
+        ("paper", 0.0, "all", (1, 2, 5, 10)),
+        ("nvlamb", 1.0, "all", (10,)),
+        ("fused_lamb_default", 1.0, "decayed", (10,)),
+    ],
+)
+def test_lamb_equals_the_formulae(golden, variant, clip_norm, trust_ratio, updates, dtype, tolerance):
     with jax.enable_x64(True) if dtype is np.float64 else contextlib.nullcontext():
         rates = jnp.asarray(golden["lamb"]["lr_per_update"])
-        history = run(golden, make_optimizer("lamb", lambda step: rates[step], clip_norm=clip_norm), dtype)
+        optimizer = make_optimizer("lamb", lambda step: rates[step], clip_norm=clip_norm, trust_ratio=trust_ratio)
+        history = run(golden, optimizer, dtype)
     for update, flat in zip(updates, golden["lamb"][variant]):
         assert_close(history[update - 1][0], flat, golden, tolerance)
 
@@ -119,10 +127,35 @@ def test_schedule_at_its_edges(total, warmup, expected):
         assert float(schedule(jnp.int32(step))) == pytest.approx(rate, rel=1e-6, abs=0)
 
 
-def test_a_decay_from_the_peak_does_not_drop():
-    rates = [float(optimization.linear_rate(step, 1e-3, 110, 10, decay_start=10)) for step in (5, 9, 10, 60, 110, 111)]
-    np.testing.assert_allclose(rates, [5e-4, 9e-4, 1e-3, 5e-4, 0, 0], rtol=1e-6)
-    assert float(optimization.linear_rate(10, 1e-3, 10, 10, decay_start=10)) == 0
+@pytest.mark.parametrize("power", [0.5, 2.0])
+def test_a_rate_falls_with_a_power_of_what_is_left(power):
+    """PolyWarmUpScheduler of NVIDIA's DeepLearningExamples, which has power 0.5, for updates counted from 0."""
+    steps = np.arange(7038 + 5)
+    expected = np.where(steps < 2001, 6e-3 * steps / 2001, 6e-3 * np.maximum(1 - steps / 7038, 0.0) ** power)
+    schedule = jax.jit(learning_rate_schedule(6e-3, 7038, 2001, power))
+    np.testing.assert_allclose(schedule(jnp.asarray(steps)), expected, rtol=1e-6, atol=0)
+    assert float(learning_rate_schedule(1e-4, 100, 100, power)(100)) == 0
+    assert float(learning_rate_schedule(1e-4, 100, 0, power)(0)) == np.float32(1e-4)
+
+
+def test_power_0_is_a_constant_rate_until_the_end():
+    rates = learning_rate_schedule(1e-4, 10, 2, 0.0)(jnp.arange(12))
+    np.testing.assert_allclose(rates, [0, 5e-5, *[1e-4] * 8, 0, 0], rtol=1e-6)
+
+
+@pytest.mark.parametrize("power", [1.0, 0.5])
+def test_a_schedule_that_begins_anew_is_one_of_its_own_steps(power):
+    own, anew = learning_rate_schedule(4e-3, 1563, 200, power), learning_rate_schedule(4e-3, 8601, 200, power, 7038)
+    steps = jnp.asarray([0, 1, 199, 200, 1562, 1563])
+    np.testing.assert_array_equal(anew(steps + 7038), own(steps))
+
+
+@pytest.mark.parametrize("power", [1.0, 0.5])
+def test_a_decay_from_the_peak_does_not_drop(power):
+    steps = (5, 9, 10, 60, 110, 111)
+    rates = [float(optimization.polynomial_rate(step, 1e-3, 110, 10, 10, power)) for step in steps]
+    np.testing.assert_allclose(rates, [5e-4, 9e-4, 1e-3, 1e-3 * 0.5**power, 0, 0], rtol=1e-6)
+    assert float(optimization.polynomial_rate(10, 1e-3, 10, 10, 10, power)) == 0
 
 
 def test_bad_settings_are_named():
@@ -131,6 +164,7 @@ def test_bad_settings_are_named():
         ((1e-4, 10, -1), "--num_warmup_steps must be at least 0, not -1"),
         ((float("nan"), 10, 1), "--learning_rate must be .*, not nan"),
         ((-1.0, 10, 1), r"--learning_rate must be .*, not -1\.0"),
+        ((1e-4, 10, 1, -0.5), r"--lr_decay_power must be .*, not -0\.5"),
     ):
         with pytest.raises(UserError, match=complaint):
             learning_rate_schedule(*arguments)

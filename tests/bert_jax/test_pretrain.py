@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -187,6 +188,27 @@ def test_phase_two_continues_parameters_optimizer_and_step(corpus, finished, tmp
     assert next(value for name, value in state.items() if "opt_state" in name and "step" in name) == STEPS + 2
 
 
+def test_a_second_phase_with_a_schedule_of_its_own_resumes_exactly(corpus, finished, tmp_path, capfd):
+    """Warm-up of 2 steps and decay by the root of what is left, both counted from the restored step."""
+    flags = {"restore_from": finished, "restart_schedule": "true", "num_warmup_steps": 2, "lr_decay_power": 0.5}
+    flags |= {"num_train_steps": STEPS + 5, "save_checkpoints_steps": 1, "gradient_accumulation_steps": 2}
+    assert main(command(corpus, tmp_path / "whole", **flags)) == 0
+    assert "the schedule of the learning rate begins anew there" in capfd.readouterr().err
+    rates = [line["learning_rate"] for line in metrics(tmp_path / "whole")]
+    np.testing.assert_allclose(rates, 1e-3 * np.array([0, 0.5, *np.sqrt([3 / 5, 2 / 5, 1 / 5])]), rtol=1e-6)
+
+    shutil.copytree(tmp_path / "whole", tmp_path / "again")
+    for step in (STEPS + 4, STEPS + 5):
+        shutil.rmtree(tmp_path / "again" / "checkpoints" / str(step))
+    assert main(command(corpus, tmp_path / "again", **flags)) == 0
+    assert f"resuming at step {STEPS + 3}" in capfd.readouterr().err
+    assert_same_state(tmp_path / "whole", tmp_path / "again", STEPS + 5)
+    assert [line["learning_rate"] for line in metrics(tmp_path / "again")] == rates
+
+    assert main(command(corpus, tmp_path / "whole", **flags | {"restart_schedule": None})) == 2
+    assert "restart_schedule is true there and not set now" in capfd.readouterr().err
+
+
 def test_init_checkpoint_starts_at_step_zero(corpus, finished, tmp_path):
     assert main(command(corpus, tmp_path, init_checkpoint=finished, num_train_steps=1, learning_rate=0.0)) == 0
     assert [line["step"] for line in metrics(tmp_path)] == [1]
@@ -235,6 +257,8 @@ def test_reference_trajectory_through_the_command_line(data, tmp_path):
         ({"bert_config_file": "/nowhere/config.json"}, "/nowhere/config.json"),
         ({"init_checkpoint": "/nowhere/model"}, "/nowhere/model"),
         ({"restore_from": "/nowhere/run"}, "/nowhere/run"),
+        ({"restart_schedule": "true"}, "--restart_schedule is about the run of --restore_from"),
+        ({"trust_ratio": "decayed"}, "--trust_ratio=decayed is for --optimizer=lamb"),
         ({"mesh": "data=7"}, "--mesh=data=7"),
         ({"masking_split": "0.8,0.1"}, "--masking_split"),
         ({"masking_split": "0.8,0.1,x"}, "--masking_split=0.8,0.1,x"),

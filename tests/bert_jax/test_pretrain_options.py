@@ -4,7 +4,7 @@ import pytest
 
 from bert_jax.main import parse
 from bert_jax.modes.pretrain_options import apply_defaults, data_config
-from bert_jax.schedule import Schedule, schedule_from
+from bert_jax.schedule import Schedule, later_settings, schedule_from
 from input_pipeline.errors import UserError
 
 
@@ -45,6 +45,7 @@ def test_predictions_have_room_for_the_longest_sequence():
         (["--num_warmup_steps=3", "--warmup_proportion=0.1"], "exclude each other"),
         (["--num_train_epochs=0"], "--num_train_epochs=0.0 must be above 0"),
         (["--input_file=a.txt,,b.txt"], "--input_file has an empty entry"),
+        (["--trust_ratio=decayed"], "--trust_ratio=decayed is for --optimizer=lamb, not bert_adam"),
     ],
 )
 def test_mistakes(arguments, words):
@@ -70,9 +71,29 @@ def test_masking_split_is_read():
         (["--num_train_steps=1000000"], Schedule(1_000_000, 10_000)),
         (["--num_train_steps=1000", "--num_warmup_steps=0"], Schedule(1000, 0)),
         (["--num_train_steps=1000", "--warmup_proportion=0.25"], Schedule(1000, 250)),
+        (["--num_train_steps=1000", "--lr_decay_power=0.5"], Schedule(1000, 100, 0.5)),
         (["--num_train_epochs=3", "--train_batch_size=32"], Schedule(1, 0)),
         (["--num_train_epochs=30", "--train_batch_size=4"], Schedule(38, 3)),
     ],
 )
 def test_schedule(arguments, schedule):
     assert schedule_from(filled(*arguments)[0], examples_per_epoch=5) == schedule
+
+
+@pytest.mark.parametrize(
+    ("arguments", "warmup"),
+    [([], 156), (["--warmup_proportion=0.128"], 200), (["--num_warmup_steps=7"], 7)],
+)
+def test_a_schedule_that_begins_anew_has_a_warmup_of_its_own_steps(arguments, warmup):
+    flags, _ = filled("--num_train_steps=8601", *arguments)
+    assert schedule_from(flags, 5, first_step=7038) == Schedule(8601, warmup, 1.0, 7038)
+
+
+def test_lamb_may_have_a_trust_ratio_of_what_decays():
+    assert filled("--optimizer=lamb", "--trust_ratio=decayed")[0].trust_ratio == "decayed"
+
+
+def test_a_run_records_of_later_flags_what_is_changed():
+    assert later_settings(filled()[0]) == {}
+    flags, _ = filled("--optimizer=lamb", "--trust_ratio=decayed", "--restart_schedule", "--lr_decay_power=0.5")
+    assert later_settings(flags) == {"lr_decay_power": 0.5, "trust_ratio": "decayed", "restart_schedule": True}

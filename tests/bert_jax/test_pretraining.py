@@ -84,6 +84,14 @@ def test_parts_of_a_batch_add_up_however_the_masks_are_spread(params):
         np.testing.assert_allclose(parts[0][name] + parts[1][name], whole[name], rtol=1e-6)
 
 
+def test_gradients_are_float32_also_where_the_computation_is_not(params):
+    """Parts of a batch are summed as they are."""
+    task = pretraining.PretrainingTask(modeling.BertForPreTraining(CONFIG, jnp.bfloat16))
+    gradient = jax.grad(lambda p, b: task.loss(p, b, task.normalizers(b), jax.random.key(0)), has_aux=True)
+    gradients, metrics = jax.eval_shape(gradient, params, batch())
+    assert {leaf.dtype for leaf in jax.tree.leaves((gradients, metrics))} == {np.dtype(np.float32)}
+
+
 def test_a_padding_example_adds_nothing(params):
     rows = batch()
     padded = {name: np.concatenate([value, np.zeros_like(value[:2])]) for name, value in rows.items()}
