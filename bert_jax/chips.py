@@ -1,7 +1,7 @@
-"""The TPU generations that programs can be compiled for, with the published figures of a chip.
+"""The TPU generations that programs can be compiled for, with the published figures of a chip; the peaks of devices.
 
 Sources: Google Cloud's pages of the TPU versions (cloud.google.com/tpu/docs/v4 and so on); clocks follow from the peak
-and the sizes of the matrix units.
+and the sizes of the matrix units. For GPUs NVIDIA's data sheets, without the doubling for sparse matrices.
 """
 
 import re
@@ -40,6 +40,60 @@ CHIPS = {
     "v5p": Chip("TPU v5p", 459e12, 1.75e9, 95 * 2**30, 2765e9, 100e9, 3, 2, 4),
     "v6e": Chip("TPU v6e", 918e12, 1.75e9, 32 * 2**30, 1640e9, 112e9, 2, 1, 16),
 }
+
+
+# Names by which JAX calls the devices (device_kind) -> FLOP/s of bfloat16. Of v2 and v3 a device is half a chip.
+_TPUS = {
+    "TPU v2": 45e12 / 2,
+    "TPU v3": 123e12 / 2,
+    "TPU v4": CHIPS["v4"].flops_per_second,
+    "TPU v5 lite": CHIPS["v5e"].flops_per_second,
+    "TPU v5e": CHIPS["v5e"].flops_per_second,
+    "TPU v5": CHIPS["v5p"].flops_per_second,
+    "TPU v5p": CHIPS["v5p"].flops_per_second,
+    "TPU v6 lite": CHIPS["v6e"].flops_per_second,
+    "TPU v6e": CHIPS["v6e"].flops_per_second,
+}
+
+# Words of a name, all of which are in it -> FLOP/s of bfloat16, TF32 and float32 products; the first that fits counts.
+# V100 and T4 have no bfloat16, so that it is their float16, and no TF32.
+_GPUS = {
+    "H200 NVL": (835e12, 417e12, 60e12),
+    "H200": (989e12, 494e12, 67e12),
+    "GH200": (989e12, 494e12, 67e12),
+    "H100 NVL": (835e12, 417e12, 60e12),
+    "H100 PCIe": (756e12, 378e12, 51e12),
+    "H100": (989e12, 494e12, 67e12),
+    "A100": (312e12, 156e12, 19.5e12),
+    "A30": (165e12, 82e12, 10.3e12),
+    "L40S": (362e12, 183e12, 91.6e12),
+    "L4": (121e12, 60e12, 30.3e12),
+    "V100 PCIE": (112e12, 14e12, 14e12),
+    "V100": (125e12, 15.7e12, 15.7e12),
+    "T4": (65e12, 8.1e12, 8.1e12),
+}
+
+
+def peak_flops_per_second(kind: str, precision: str, matmul_precision: str | None = None) -> float | None:
+    """The published peak of a device in matrix products.
+
+    Args:
+        kind: as JAX names the device, such as "TPU v5 lite" or "NVIDIA H100 80GB HBM3".
+        precision, matmul_precision: as the flags of these names. A GPU multiplies float32 as TF32 below "highest".
+            A TPU multiplies all in bfloat16, float32 in several passes; its peak is that of bfloat16.
+
+    Returns:
+        FLOP/s; None where it is not known.
+    """
+    if kind in _TPUS:
+        return _TPUS[kind]
+    words = set(re.split(r"[\s-]", kind))
+    for name, (bf16, tf32, f32) in _GPUS.items():
+        if words.issuperset(name.split()):
+            if precision == "bf16":
+                return bf16
+            return f32 if matmul_precision in (None, "highest") else tf32
+    return None
 
 
 def parse_topology(text: str) -> Chip:

@@ -1,4 +1,4 @@
-"""Bringing up JAX: several processes, and the precision of matrix products."""
+"""Bringing up JAX: several processes, and the precision of matrix products; what the devices are capable of."""
 
 import json
 import os
@@ -11,7 +11,7 @@ from typing import Any
 
 import jax
 
-from bert_jax import cluster, processes
+from bert_jax import chips, cluster, processes
 from input_pipeline.errors import UserError
 
 CONNECT_SECONDS = 120
@@ -108,6 +108,23 @@ def _join(who: str, local_device_ids: Sequence[int], **others: Any) -> None:
     finally:
         timer.cancel()
     processes.service()  # an unusable one is told now, not when it is first needed
+
+
+def seconds_at_peak(flops: float, flags: Any) -> float | None:
+    """What `flops` floating-point operations would take all devices at their peak; None where it is not known.
+
+    Args:
+        flags: precision and matmul_precision, which say what peak.
+    """
+    peak = chips.peak_flops_per_second(jax.devices()[0].device_kind, flags.precision, flags.matmul_precision)
+    return None if peak is None else flops / (peak * jax.device_count())
+
+
+def memory_metrics() -> dict[str, int]:
+    """memory_peak_bytes, the most memory in use so far on one of this process's devices; nothing on a CPU."""
+    found = [(device.memory_stats() or {}).get("peak_bytes_in_use") for device in jax.local_devices()]
+    known = [size for size in found if size is not None]
+    return {"memory_peak_bytes": max(known)} if known else {}
 
 
 def check_same_flags(values: Mapping[str, Any]) -> None:

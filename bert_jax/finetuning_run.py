@@ -13,8 +13,9 @@ import numpy as np
 import optax
 from jax.sharding import Mesh
 
-from bert_jax import inference, initial_parameters, partitioning, processes, training
+from bert_jax import devices, inference, initial_parameters, partitioning, processes, profiling, training
 from bert_jax.interruption import Interrupted
+from bert_jax.model_costs import inference_flops, training_flops
 from bert_jax.optimization import (
     decay_summary,
     layer_rate_scale,
@@ -253,28 +254,41 @@ class FinetuningRun:
             run.reporter.status("compiling")
             return run.interruption.run_interruptibly(compile_it)
 
-        state, done = training.train(
-            state,
-            self.stepper(compile_first),
-            self.global_batches(run.start_step, total),
-            start_step=run.start_step,
-            num_train_steps=total,
-            batch_size=flags.train_batch_size,
-            tokens_per_example=int(self.work.train.lengths.sum()) / self.batches.num_examples,
-            log=run.reporter.log,
-            save=run.checkpointer.save,
-            evaluate=functools.partial(self._evaluate, run),
-            stop_requested=run.interruption.requested,
-            log_every_steps=flags.log_every_steps or min(max(total // 100, 1), 100),
-            save_checkpoints_steps=flags.save_checkpoints_steps,
-            eval_every_steps=flags.eval_every_steps or 0,
-            last_saved_step=run.checkpointer.latest_step,
-        )
+        traced = profiling.parse_steps(flags.profile_steps)
+        with profiling.Profile(traced, self.folder.path, run.reporter.message, run.reporter.warning) as profile:
+            state, done = training.train(
+                state,
+                self.stepper(compile_first),
+                self.global_batches(run.start_step, total),
+                start_step=run.start_step,
+                num_train_steps=total,
+                batch_size=flags.train_batch_size,
+                tokens_per_example=int(self.work.train.lengths.sum()) / self.batches.num_examples,
+                log=run.reporter.log,
+                save=run.checkpointer.save,
+                evaluate=functools.partial(self._evaluate, run),
+                stop_requested=run.interruption.requested,
+                log_every_steps=flags.log_every_steps or min(max(total // 100, 1), 100),
+                save_checkpoints_steps=flags.save_checkpoints_steps,
+                eval_every_steps=flags.eval_every_steps or 0,
+                last_saved_step=run.checkpointer.latest_step,
+                seconds_at_peak=devices.seconds_at_peak(self._flops(), flags),
+                profile=profile,
+            )
         run.reporter.status("saving")
         run.checkpointer.wait()
         if done < total:
             raise run.interruption.exception(done)
         return state
+
+    def _flops(self) -> float:
+        """Operations of an update on average, by the tokens that the sequences have; the output layer is left out."""
+        config, lengths = self.work.model.config, self.work.train.lengths.astype(np.float64)
+        if self.flags.freeze_encoder:  # which has no backward pass then
+            flops = sum(inference_flops(config, lengths, 0).values())
+        else:
+            flops = training_flops(config, lengths, 0)
+        return float(np.sum(flops)) / self.batches.num_examples * self.flags.train_batch_size
 
     def _state(self, run: TrainingRun) -> Any:
         if run.resumed:

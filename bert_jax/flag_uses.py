@@ -52,7 +52,7 @@ _TABLE = (
     (_TRAINING, "lr_decay_power optimizer trust_ratio weight_decay clip_norm gradient_accumulation_steps"),
     (_TRAINING, "remat scan_layers shard_optimizer"),
     ("pretrain", "gradient_reduction attention_kernel"),
-    (_TRAINING, "save_checkpoints_steps keep_checkpoints log_every_steps eval_every_steps"),
+    (_TRAINING, "save_checkpoints_steps keep_checkpoints log_every_steps eval_every_steps profile_steps"),
     ("pretrain", "restart_schedule"),
     (f"{_TRAINING} cluster", "seed"),
     (f"{_TRAINING} {_USES}", "eval_batch_size mesh"),

@@ -393,6 +393,11 @@ def define(values: flags.FlagValues) -> None:
     integer("keep_checkpoints", 3, "How many checkpoints stay.", 1)
     string("restore_from", None, "pretrain: another run to continue: its parameters, optimizer state and step.")
     integer("log_every_steps", None, "Updates between logged steps; default a hundredth of all, at most 100.", 1)
+    string(
+        "profile_steps",
+        None,
+        "Updates to trace for XProf and TensorBoard, such as 100:110; the trace is written below --output_dir.",
+    )
     integer("eval_every_steps", None, "Updates between evaluations; default only at the end.", 1)
     boolean("evaluate_at_end", True, "pretrain: evaluate on the held-out text when training is done.")
     integer("max_eval_steps", None, "pretrain: most batches of an evaluation.", 1)

@@ -17,7 +17,8 @@ class Metric:
 
     Attributes:
         title: what people call it.
-        kind: "loss" (nats), "share" (in [0, 1], shown in percent), "rate", "seconds", "count" or "number".
+        kind: "loss" (nats), "share" (in [0, 1], shown in percent), "rate", "seconds", "bytes", "count" or
+            "number".
         smooth: whether it is noisy from step to step, so that a curve of it is easier to read when smoothed.
     """
 
@@ -61,6 +62,11 @@ METRICS: Mapping[str, Metric] = types.MappingProxyType(
         "examples_per_second": Metric("examples/s", "rate"),
         "tokens_per_second": Metric("tokens/s", "rate"),
         "seconds_per_step": Metric("seconds a step", "seconds"),
+        "step_seconds_p50": Metric("median of a step", "seconds"),
+        "step_seconds_p90": Metric("90% of steps within", "seconds"),
+        "step_seconds_max": Metric("longest step", "seconds"),
+        "mfu": Metric("MFU", "share"),
+        "memory_peak_bytes": Metric("peak memory of a device", "bytes", smooth=False),
         "input_wait_fraction": Metric("time waiting for input", "share"),
         "examples": Metric("examples", "count"),
         "total": Metric("questions", "count"),
@@ -123,6 +129,8 @@ def format_value(name: str, value: object) -> str:
         return f"{value:.4f}"
     if kind == "count":
         return f"{value:,.0f}"
+    if kind == "bytes":
+        return f"{value / 2**30:.2f} GiB"
     if kind == "rate":
         return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
     return f"{value:,.0f}" if isinstance(value, int) else f"{value:.4g}"

@@ -49,7 +49,7 @@ def inference_flops(config: BertConfig, length: int, predictions: int) -> dict[s
     lookups, softmax, LayerNorms, activations, and the heads that see one position.
 
     Args:
-        length: tokens in the sequence, padding included.
+        length: tokens in the sequence, padding included; or an array of lengths, for as many sequences.
         predictions: positions at which the masked-LM head runs.
     """
     hidden, inner, layers = config.hidden_size, config.intermediate_size, config.num_hidden_layers

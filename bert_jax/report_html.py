@@ -19,7 +19,10 @@ from input_pipeline.files import as_path, user_errors, write_bytes_atomic
 FLAG = "--output_dir"
 
 # Not a curve of its own: the axes, a constant, or another curve in other units.
-NOT_DRAWN = frozenset({"step", "wall_time", "unigram_loss", "perplexity", "tokens_per_second", "seconds_per_step"})
+NOT_DRAWN = frozenset(
+    {"step", "wall_time", "unigram_loss", "perplexity", "tokens_per_second", "seconds_per_step", "mfu"}
+    | {"step_seconds_p50", "step_seconds_p90", "memory_peak_bytes"}
+)
 CHARTS = 12
 TILES = 4
 
@@ -117,6 +120,8 @@ def _tiles(lines: list[dict], results: Mapping[str, Any]) -> str:
         tiles.append(("loss", format_value("loss", lines[-1]["loss"]), "last logged batch"))
     if speeds := _column(lines, "examples_per_second")[1]:
         tiles.append(("examples/s", format_value("examples_per_second", statistics.median(speeds)), "median"))
+    if shares := _column(lines, "mfu")[1]:
+        tiles.append(("MFU", format_value("mfu", statistics.median(shares)), "of the devices' peak, median"))
     if seconds := _training_seconds(lines):
         tiles.append(("training time", format_seconds(seconds), "evaluation and saving not counted"))
     cells = "".join(
@@ -212,6 +217,10 @@ def _times(lines: list[dict]) -> dict[str, str]:
     if seconds := _training_seconds(lines):
         rows["training"] = format_seconds(seconds)
         rows["seconds a step"] = f"{seconds / lines[-1]['step']:.4g}"
+    if longest := _column(lines, "step_seconds_max")[1]:
+        rows["longest step, seconds"] = f"{max(longest):.4g}"
+    if sizes := _column(lines, "memory_peak_bytes")[1]:
+        rows["peak memory of a device"] = format_value("memory_peak_bytes", max(sizes))
     return rows
 
 

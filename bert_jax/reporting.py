@@ -109,8 +109,8 @@ class RunReporter:
         self._display.update(step, metrics)
         if (share := self._input_watch.update(metrics.get("input_wait_fraction"))) is not None:
             self.warning(
-                f"input-bound: training waits for data {100 * share:.0f}% of the time; prepare the text once with "
-                "--mode=prepare and train from that folder on a local disk, or give this machine more CPU cores"
+                f"input-bound: training waits for data {100 * share:.0f}% of the time; give this machine more CPU "
+                "cores; text to pretrain on is best prepared once with --mode=prepare, into a folder on a local disk"
             )
 
     def evaluation(self, step: int, metrics: Mapping[str, Any]) -> None:

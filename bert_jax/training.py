@@ -17,8 +17,10 @@ import numpy as np
 import optax
 from jax.sharding import Mesh
 
-from bert_jax import compiler_options, gradients, partitioning
+from bert_jax import compiler_options, devices, gradients, partitioning
 from bert_jax.optimization import OptimizerState
+from bert_jax.profiling import Profile
+from bert_jax.step_times import StepTimes
 
 # Steps handed to the device before the host waits for the oldest: enough to keep the device busy.
 STEPS_IN_FLIGHT = 2
@@ -173,7 +175,7 @@ def train(
     start_step: int,
     num_train_steps: int,
     batch_size: int,
-    tokens_per_example: int,
+    tokens_per_example: float,
     log: Callable[[int, dict[str, float]], None],
     save: Callable[[int, Any], None],
     evaluate: Callable[[int, Any], None],
@@ -182,12 +184,18 @@ def train(
     save_checkpoints_steps: int,
     eval_every_steps: int,
     last_saved_step: Callable[[], int | None] = lambda: None,
+    seconds_at_peak: float | None = None,
+    profile: Profile | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> tuple[Any, int]:
     """Trains from `start_step` to `num_train_steps`, or to where a stop is requested.
 
     Metrics of a step are those before its update; they are read a few steps later so that the device never waits for
     the host. A state is saved only after the losses that led to it were seen to be finite.
+
+    Args:
+        seconds_at_peak: what a step would take at the peak of the devices, for the metric mfu.
+        profile: a trace of some of the updates.
 
     Returns:
         The state and its step; the state is saved.
@@ -196,12 +204,14 @@ def train(
         TrainingError: the loss or the gradient is not finite.
     """
     in_flight: collections.deque[tuple[int, Any]] = collections.deque()
-    window = _Window(clock, start_step)
+    times = StepTimes(clock, start_step, batch_size, tokens_per_example, seconds_at_peak)
+    profile = profile or Profile()
     saved = last_saved_step()
 
     def finish_oldest():
         step, metrics = in_flight.popleft()
         metrics = {name: float(value) for name, value in jax.device_get(metrics).items()}
+        times.step_ended()
         if not (math.isfinite(metrics["loss"]) and math.isfinite(metrics["gradient_norm"])):
             safe = last_saved_step()
             where = f"the last good checkpoint is step {safe}" if safe is not None else "no checkpoint was saved yet"
@@ -209,7 +219,7 @@ def train(
                 f"loss {metrics['loss']}, gradient norm {metrics['gradient_norm']} at step {step}: not finite; {where}"
             )
         if step % log_every_steps == 0 or step in (start_step + 1, num_train_steps):
-            log(step, metrics | window.rates(step, batch_size, tokens_per_example))
+            log(step, metrics | times.metrics(step) | devices.memory_metrics())
 
     def drain():
         while in_flight:
@@ -219,68 +229,40 @@ def train(
         nonlocal saved
         drain()
         if saved != step:
-            with window.paused():
+            with times.paused():
                 save(step, state)
             saved = step
 
     step = start_step
     while step < num_train_steps and not stop_requested(step):
+        if profile.begins_with(step + 1):
+            drain()
+            with times.paused():
+                profile.start()
         fetch_started = clock()
         batch = next(batches)
         if not in_flight or in_flight[-1][1]["loss"].is_ready():
             # Only then did the device have nothing to do while the input was being made.
-            window.input_wait += clock() - fetch_started
-        state, metrics = compiled_step(state, batch)
+            times.input_wait += clock() - fetch_started
+        with profile.step(step + 1):
+            state, metrics = compiled_step(state, batch)
         step += 1
         in_flight.append((step, metrics))
         if len(in_flight) > STEPS_IN_FLIGHT:
             finish_oldest()
+        if profile.ends_with(step):
+            drain()
+            with times.paused():
+                profile.stop()
         if save_checkpoints_steps and step % save_checkpoints_steps == 0:
             save_now(step)
         if eval_every_steps and step % eval_every_steps == 0 and step < num_train_steps:
             drain()
-            with window.paused():
+            with times.paused():
                 evaluate(step, state)
     if step > start_step or saved is None:
         save_now(step)
     return state, step
-
-
-class _Window:
-    """Rates since the last logged step, without the time spent on saving and evaluating."""
-
-    def __init__(self, clock: Callable[[], float], step: int):
-        self._clock, self._step, self._start = clock, step, clock()
-        self.input_wait = 0.0
-
-    def paused(self):
-        return _Pause(self)
-
-    def rates(self, step: int, batch_size: int, tokens_per_example: int) -> dict[str, float]:
-        now = self._clock()
-        steps, seconds = step - self._step, max(now - self._start, 1e-9)
-        rates = {
-            "examples_per_second": steps * batch_size / seconds,
-            "tokens_per_second": steps * batch_size * tokens_per_example / seconds,
-            "seconds_per_step": seconds / max(steps, 1),
-            "input_wait_fraction": min(self.input_wait / seconds, 1.0),
-        }
-        self._step, self._start, self.input_wait = step, now, 0.0
-        return rates
-
-    def shift(self, seconds: float) -> None:
-        self._start += seconds
-
-
-class _Pause:
-    def __init__(self, window: _Window):
-        self._window = window
-
-    def __enter__(self):
-        self._entered = self._window._clock()
-
-    def __exit__(self, *exception):
-        self._window.shift(self._window._clock() - self._entered)
 
 
 def to_host(tree: Any) -> Any:

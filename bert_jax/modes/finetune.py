@@ -10,6 +10,7 @@ from bert_jax import (
     glue_submission,
     partitioning,
     processes,
+    profiling,
     several_runs,
     suite,
     task_data,
@@ -30,6 +31,7 @@ def run(flags: Any) -> int:
     With several runs (--num_runs, --grid_search), or for all of GLUE, one after the other.
     """
     finetuning_options.check(flags)
+    profiling.parse_steps(flags.profile_steps)
     name = task_data.task_name(flags)
     if flags.output_dir is None:
         flags.output_dir = f"runs/{name}"

@@ -10,11 +10,21 @@ from typing import Any
 
 import jax
 
-from bert_jax import devices, initial_parameters, partitioning, pretraining, pretraining_step, processes, training
+from bert_jax import (
+    devices,
+    initial_parameters,
+    partitioning,
+    pretraining,
+    pretraining_step,
+    processes,
+    profiling,
+    training,
+)
 from bert_jax.checkpointing import restore as restore_checkpoint
 from bert_jax.config import BertConfig, config_from_flags
 from bert_jax.convert import checkpoints
 from bert_jax.interruption import Interrupted
+from bert_jax.model_costs import training_flops
 from bert_jax.modes.pretrain_inputs import Inputs, open_inputs
 from bert_jax.modes.pretrain_options import apply_defaults, data_config
 from bert_jax.optimization import decay_summary
@@ -31,6 +41,7 @@ def run(flags: Any) -> int:
     """Runs the mode; returns the exit code."""
     apply_defaults(flags, processes.say)
     settings = data_config(flags)
+    profiling.parse_steps(flags.profile_steps)
     check_early(flags)
     devices.start(flags)
     devices.check_same_flags(flags.flag_values_dict())
@@ -242,9 +253,14 @@ class _Run:
         if self._lacks_evaluation(start_step):
             self._evaluate(start_step, state)
         rows = partitioning.local_rows(self.mesh, flags.train_batch_size)
-        with self.inputs.train.batches(
-            flags.train_batch_size, start_step - self.first_step, total - start_step, rows
-        ) as batches:
+        flops = training_flops(self.config, flags.max_seq_length, flags.max_predictions_per_seq)
+        traced = profiling.parse_steps(flags.profile_steps)
+        with (
+            self.inputs.train.batches(
+                flags.train_batch_size, start_step - self.first_step, total - start_step, rows
+            ) as batches,
+            profiling.Profile(traced, self.folder.path, self.reporter.message, self.reporter.warning) as profile,
+        ):
             state, step = training.train(
                 state,
                 compiled,
@@ -261,6 +277,8 @@ class _Run:
                 save_checkpoints_steps=flags.save_checkpoints_steps,
                 eval_every_steps=flags.eval_every_steps or 0,
                 last_saved_step=self.checkpointer.latest_step,
+                seconds_at_peak=devices.seconds_at_peak(flops * flags.train_batch_size, flags),
+                profile=profile,
             )
         self.reporter.status("saving")
         self.checkpointer.wait()

@@ -184,3 +184,23 @@ def test_precision_is_set_and_said(given, precision, capsys):
         jax.config.update("jax_default_matmul_precision", before)
     said = capsys.readouterr().err
     assert f"in {precision} precision" in said and "1 cpu device;" in said
+
+
+def devices_of(kind, *peaks):
+    stats = [lambda peak=peak: peak and {"peak_bytes_in_use": peak} for peak in peaks]
+    return [SimpleNamespace(device_kind=kind, memory_stats=read) for read in stats]
+
+
+def test_the_time_at_peak_is_that_of_all_devices(monkeypatch):
+    monkeypatch.setattr(jax, "devices", lambda: devices_of("TPU v5 lite", 1, 1))
+    monkeypatch.setattr(jax, "device_count", lambda: 2)
+    assert devices.seconds_at_peak(197e12, flags()) == 0.5
+    monkeypatch.setattr(jax, "devices", lambda: devices_of("cpu", None))
+    assert devices.seconds_at_peak(197e12, flags()) is None
+
+
+def test_the_peak_of_memory_is_that_of_the_fullest_device(monkeypatch):
+    monkeypatch.setattr(jax, "local_devices", lambda: devices_of("TPU v4", 3, 7, 5))
+    assert devices.memory_metrics() == {"memory_peak_bytes": 7}
+    monkeypatch.setattr(jax, "local_devices", lambda: devices_of("cpu", None, None))
+    assert devices.memory_metrics() == {}

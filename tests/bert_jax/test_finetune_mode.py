@@ -8,9 +8,9 @@ import threading
 
 import numpy as np
 import pytest
-from small_tasks import TASKS, classification, losses, parameters, read_table, words
+from small_tasks import CONFIG, TASKS, classification, losses, parameters, read_table, words
 
-from bert_jax import finetuning_run, interruption, training
+from bert_jax import devices, finetuning_run, interruption, training
 from bert_jax.heads import read_head
 
 RUN_FILES = {"run.json", "task_head.json", "bert_config.json", "vocab.txt", "metrics.jsonl", "eval_results.json"}
@@ -366,11 +366,28 @@ def test_what_the_paper_varied_learns_with_a_frozen_encoder(tasks, tmp_path, cap
     assert results_of(tmp_path / "out") == {"step": 10} | results_of(tmp_path / "out" / "evaluate")
 
 
+@pytest.mark.parametrize(("frozen", "passes"), [("false", 3), ("true", 1)])
+def test_mfu_counts_the_tokens_that_there_are(tasks, tmp_path, monkeypatch, frozen, passes):
+    found = []
+    monkeypatch.setattr(devices, "seconds_at_peak", lambda flops, flags: found.append(flops) or 1e-6)
+    flags = {"num_train_epochs": None, "num_train_steps": 2, "freeze_encoder": frozen}
+    assert tasks.run(**tasks.flags("classification", tmp_path / "out", **flags)) == 0
+    line = json.loads((tmp_path / "out" / "metrics.jsonl").read_text().splitlines()[-1])
+    assert line["mfu"] == pytest.approx(1e-6 / line["seconds_per_step"])
+    facts, size = json.loads((tmp_path / "out" / "facts.json").read_text()), CONFIG
+    tokens = 8 * facts["data"]["training tokens"] / facts["data"]["training examples"]
+    hidden, inner = size.hidden_size, size.intermediate_size
+    kernels = tokens * size.num_hidden_layers * 2 * (4 * hidden**2 + 2 * hidden * inner)
+    attention_at_most = tokens * size.num_hidden_layers * 4 * 24 * hidden
+    assert passes * kernels < found[0] < passes * (kernels + attention_at_most)
+
+
 def test_half_precision_and_layers_that_begin_anew(tasks, tmp_path):
     flags = {"precision": "bf16", "reinit_layers": 1, "layer_lr_decay": 0.01, "optimizer": "lamb"}
     flags |= {"trust_ratio": "decayed", "lr_decay_power": 0.5, "learning_rate": 0.02, "num_warmup_steps": 0}
     flags |= {"train_batch_size": 64, "num_train_epochs": 5}  # a batch of more examples than there are
-    assert tasks.run(**tasks.flags("classification", tmp_path / "out", **flags)) == 0
+    assert tasks.run(**tasks.flags("classification", tmp_path / "out", profile_steps="2:3", **flags)) == 0
+    assert list((tmp_path / "out" / "tensorboard" / "plugins" / "profile" / "steps_2_3").glob("*.xplane.pb"))
     assert len(losses(tmp_path / "out")) == 4 and all(np.isfinite(losses(tmp_path / "out")))
     before, after = parameters(tasks.folder / "bert"), parameters(tmp_path / "out")
     change = {name: np.abs(after[name] - before[name]).max() for name in before.keys() & after.keys()}
@@ -411,6 +428,8 @@ def table(folder, name, text):
         ("classification", {"head_features": "embeddings"}, "--head_features=embeddings is for tagging and squad"),
         ("classification", {"reinit_layers": 2}, "--reinit_layers=2: there are 1 layers"),
         ("classification", {"freeze_encoder": "true", "layer_lr_decay": 0.9}, "--freeze_encoder and --layer_lr_decay"),
+        ("classification", {"profile_steps": "3"}, "--profile_steps=3 must be FIRST:LAST"),
+        ("classification", {"trust_ratio": "decayed"}, "--trust_ratio=decayed is for --optimizer=lamb, not adamw"),
         ("classification", {"mesh": "data=3"}, "--mesh=data=3 needs 3 devices"),
         (
             "classification",

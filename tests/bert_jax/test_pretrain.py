@@ -98,12 +98,24 @@ def test_what_a_run_leaves(finished):
         "learning_rate",
         "examples_per_second",
         "tokens_per_second",
+        "step_seconds_p50",
+        "step_seconds_p90",
+        "step_seconds_max",
     }
+    assert not lines[0].keys() & {"mfu", "memory_peak_bytes"}  # which a CPU does not have
     results = json.loads((finished / "eval_results.json").read_text())
     assert results["examples"] > 0
     assert results["perplexity"] == pytest.approx(np.exp(results["masked_lm_loss"]))
     assert 2 < results["unigram_loss"] < np.log(32)
     assert "<svg" in (finished / "report.html").read_text()
+
+
+def test_a_traced_run_is_the_same_run(corpus, finished, tmp_path, capfd):
+    assert main(command(corpus, tmp_path, profile_steps="2:3")) == 0
+    traces = tmp_path / "tensorboard" / "plugins" / "profile" / "steps_2_3"
+    assert len(list(traces.glob("*.xplane.pb"))) == 1
+    assert f"the trace of updates 2 to 3 is in {traces}: look at it by xprof" in capfd.readouterr().err
+    assert_same_state(finished, tmp_path)
 
 
 def test_a_finished_folder_says_so(corpus, finished, capfd):
@@ -257,6 +269,7 @@ def test_reference_trajectory_through_the_command_line(data, tmp_path):
         ({"bert_config_file": "/nowhere/config.json"}, "/nowhere/config.json"),
         ({"init_checkpoint": "/nowhere/model"}, "/nowhere/model"),
         ({"restore_from": "/nowhere/run"}, "/nowhere/run"),
+        ({"profile_steps": "10"}, "--profile_steps=10 must be FIRST:LAST"),
         ({"restart_schedule": "true"}, "--restart_schedule is about the run of --restore_from"),
         ({"trust_ratio": "decayed"}, "--trust_ratio=decayed is for --optimizer=lamb"),
         ({"mesh": "data=7"}, "--mesh=data=7"),

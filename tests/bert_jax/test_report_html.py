@@ -107,6 +107,20 @@ def test_a_whole_run(folder):
     assert page.data[3]["series"][0]["values"][-1] == 0.01
 
 
+def test_what_the_devices_did_is_told(folder):
+    lines = [
+        line
+        | {"step_seconds_p50": 0.5, "step_seconds_p90": 0.6, "step_seconds_max": 1.0 + line["step"] / 10}
+        | {"mfu": 0.4, "memory_peak_bytes": line["step"] * 2**30}
+        for line in training(range(1, 11))
+    ]
+    write_lines(folder / "metrics.jsonl", lines)
+    page = report(folder)
+    assert "MFU 40.0%" in page.text
+    assert "longest step, seconds 2" in page.text and "peak memory of a device 10.00 GiB" in page.text
+    assert len(page.data) == 6, "of these, only the longest step has a curve"
+
+
 def test_the_page_loads_nothing(folder):
     write_lines(folder / "metrics.jsonl", training(range(1, 101)))
     page = report(folder)

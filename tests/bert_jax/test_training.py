@@ -1,6 +1,8 @@
 """The loop and the steps: exact against the reference trajectory, the same for any mesh and any cut of a batch."""
 
+import gzip
 import itertools
+import json
 import os
 import subprocess
 import sys
@@ -14,6 +16,7 @@ from bert_jax import modeling, optimization, partitioning, pretraining, training
 from bert_jax.config import BertConfig
 from bert_jax.convert.huggingface import load_huggingface
 from bert_jax.convert.weights import weight_table
+from bert_jax.profiling import Profile
 
 REFERENCE = "trajectory_tiny"
 LENGTH, BATCH, STEPS = 32, 8, 20
@@ -179,6 +182,25 @@ def test_input_waits_are_told_from_step_time(setup):
     clock = lambda: float(next(ticks))
     _, _, logged, _ = setup.run(steps=5, clock=clock)
     assert all(0 <= metrics["input_wait_fraction"] <= 1 for _, metrics in logged)
+
+
+def test_step_times_and_the_share_of_the_peak_are_logged(setup):
+    _, _, logged, _ = setup.run(steps=6, log_every_steps=3, seconds_at_peak=1e-9)
+    for _, metrics in logged:
+        assert 0 < metrics["step_seconds_p50"] <= metrics["step_seconds_p90"] <= metrics["step_seconds_max"]
+        assert metrics["mfu"] == pytest.approx(1e-9 / metrics["seconds_per_step"])
+    assert "mfu" not in setup.run(steps=1)[2][0][1]
+
+
+def test_a_trace_changes_nothing_and_holds_its_updates_only(setup, tmp_path):
+    with Profile(range(3, 5), tmp_path) as profile:
+        _, _, logged, saved = setup.run(steps=7, save_checkpoints_steps=4, profile=profile)
+    assert [step for step, _ in logged] == [1, 2, 3, 4, 5, 6, 7] and saved == [4, 7]
+    losses = [metrics["loss"] for _, metrics in logged]
+    assert losses == [metrics["loss"] for _, metrics in setup.run(steps=7)[2]]
+    (path,) = tmp_path.rglob("*.trace.json.gz")
+    events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
+    assert [event["args"]["step_num"] for event in events if event.get("name") == "train"] == ["3", "4"]
 
 
 MESHES = """
