@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from bert_jax.modes.describe import Table, show
-from bert_jax.modes.pretrain_options import apply_plan_defaults
+from bert_jax.modes.pretrain_options import apply_plan_defaults, data_config
 from input_pipeline import files
 from input_pipeline.errors import UserError
 from input_pipeline.tokenization import load_tokenizer
@@ -23,17 +23,20 @@ def run(flags: Any) -> int:
     """Writes plan.json and compiled.hlo.txt.gz to --output_dir and prints the tables.
 
     Raises:
-        UserError: a bad flag, no compiler for the topology, or a search in which nothing fits.
+        UserError: what pretrain would refuse too, no compiler for the topology, or a search in which nothing fits.
     """
     from bert_jax import planning
+    from bert_jax.modes.pretrain import check_early
 
     if flags.topology is None:
         raise UserError("--topology is missing: such as v5e:4x4, v4:4x4x4, or cpu or gpu for this machine")
     planning.check(flags.topology)
-    given = {name for name in ("mesh", "remat", "train_batch_size") if flags[name].present}
+    given = {name for name in ("mesh", "remat", "train_batch_size", "eval_batch_size") if flags[name].present}
     if flags.plan_search:
         _check_search(flags)
     apply_plan_defaults(flags, say)
+    data_config(flags)
+    check_early(flags)
     folder = files.as_path(flags.output_dir, "--output_dir")
     target = planning.open_target(flags.topology)
     config = _config(flags)
@@ -80,6 +83,8 @@ def _search(flags: Any, given: set[str], config: Any, target: Any, folder: Any) 
     def compile(candidate, layers=config.num_hidden_layers):
         # What a step is made of are the flags, and those of the candidate in their place.
         changed = types.SimpleNamespace(**{**flags.flag_values_dict(), **candidate._asdict()})
+        if "eval_batch_size" not in given:
+            changed.eval_batch_size = changed.train_batch_size
         step, num_train_steps = _step(changed, dataclasses.replace(config, num_hidden_layers=layers), target)
         with _ticking(f"compiling {layers} layer{'s' * (layers > 1)}: {candidate.flags()}"):
             return planning.compile_plan(step, target, num_train_steps)
@@ -130,22 +135,30 @@ def _config(flags: Any) -> Any:
     from bert_jax.modes.pretrain import model_config
 
     tokenizer = load_tokenizer(flags.vocab_file, flags.do_lower_case) if flags.vocab_file else None
-    return model_config(flags, tokenizer, f"--vocab_file={flags.vocab_file}", say)
+    config = model_config(flags, tokenizer, f"--vocab_file={flags.vocab_file}", say)
+    if flags.vocab_size and flags.model and not flags.init_checkpoint:  # of a vocabulary that is still to be trained
+        config = dataclasses.replace(config, vocab_size=flags.vocab_size)
+    return config
 
 
 def _step(flags: Any, config: Any, target: Any) -> tuple[Any, int]:
-    """The train step of the flags, and their number of updates."""
+    """The train step of the flags, and how many updates there are left to make."""
     import jax
 
     from bert_jax import partitioning, pretraining_step
+    from bert_jax.modes.pretrain import check_steps_left
+    from bert_jax.run_folder import find_checkpoint
     from bert_jax.schedule import schedule_from
 
     precision = flags.matmul_precision or ("highest" if flags.precision == "f32" else "default")
     jax.config.update("jax_default_matmul_precision", precision)
     mesh = partitioning.make_mesh(flags.mesh, list(target.devices))
     partitioning.check_batch_size(mesh, "--train_batch_size", flags.train_batch_size, flags.gradient_accumulation_steps)
+    partitioning.check_batch_size(mesh, "--eval_batch_size", flags.eval_batch_size)
+    first_step = find_checkpoint(flags.restore_from, "--restore_from")[1] if flags.restore_from else 0
     schedule = schedule_from(flags, 0)
-    return pretraining_step.make(flags, config, mesh, schedule), schedule.num_train_steps
+    check_steps_left(flags, schedule, first_step)
+    return pretraining_step.make(flags, config, mesh, schedule), schedule.num_train_steps - first_step
 
 
 def say(text: str) -> None:
@@ -203,6 +216,8 @@ def _candidates(results: Any, layers: int, target: Any) -> Table:
 
 
 def _summary(plan: dict[str, Any]) -> Table:
+    from bert_jax import planning
+
     mesh = ", ".join(f"{axis} {size}" for axis, size in plan["mesh"].items() if size > 1) or "one device"
     rows = [
         ("devices", f"{plan['devices']} on {plan['chips']} chips, {plan['hosts']} hosts"),
@@ -223,6 +238,13 @@ def _summary(plan: dict[str, Any]) -> Table:
                 f"{days:,.1f} days for {steps:,} steps" if days >= 1 else f"{24 * days:,.1f} hours for {steps:,} steps",
             ),
         ]
+    elif plan["topology"] in planning.PRESENT:
+        rows += [
+            ("compiled FLOPs", f"{plan['flops']['compiler'] / 1e9:,.1f} GFLOP (as XLA counts them)"),
+            ("step, MFU, time", "no estimate: only the compiler for TPUs makes one; a run logs what it measures"),
+        ]
+    else:
+        rows.append(("step, MFU, time", "no estimate: the compiler gives up where memory does not suffice"))
     return Table(f"{plan['topology']} ({plan['chip']}), {plan['precision']}", ("", ""), 2, rows)
 
 

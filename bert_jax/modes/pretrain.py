@@ -30,7 +30,7 @@ from bert_jax.modes.pretrain_options import apply_defaults, data_config
 from bert_jax.optimization import decay_summary
 from bert_jax.report_html import write_report
 from bert_jax.run_folder import RunFolder, find_checkpoint, read_run
-from bert_jax.schedule import later_settings, schedule_from
+from bert_jax.schedule import Schedule, later_settings, schedule_from
 from bert_jax.training_run import training_run
 from input_pipeline import corpus, files
 from input_pipeline.errors import UserError
@@ -41,8 +41,9 @@ def run(flags: Any) -> int:
     """Runs the mode; returns the exit code."""
     apply_defaults(flags, processes.say)
     settings = data_config(flags)
-    profiling.parse_steps(flags.profile_steps)
     check_early(flags)
+    if flags.restart_schedule and not flags.restore_from:
+        raise UserError("--restart_schedule is about the run of --restore_from: give that too")
     devices.start(flags)
     devices.check_same_flags(flags.flag_values_dict())
     mesh = partitioning.make_mesh(flags.mesh)
@@ -65,19 +66,18 @@ def run(flags: Any) -> int:
 
 
 def check_early(flags: Any) -> None:
-    """Finds what can be wrong with the named files before any text is prepared, which may take hours.
+    """Finds what can be wrong with flags and the named files before any text is prepared, which may take hours.
 
     Raises:
         UserError: as model_config, open_inputs and initial_parameters.load would later.
     """
+    profiling.parse_steps(flags.profile_steps)
     for spec in flags.eval_input_file or []:
         corpus.kind_of(spec, "--eval_input_file")
     tokenizer = load_tokenizer(flags.vocab_file, flags.do_lower_case) if flags.vocab_file else None
     config = model_config(flags, tokenizer, f"--vocab_file={flags.vocab_file}", lambda text: None)
     if flags.restore_from:
         find_checkpoint(flags.restore_from, "--restore_from")
-    elif flags.restart_schedule:
-        raise UserError("--restart_schedule is about the run of --restore_from: give that too")
     if flags.init_checkpoint and (flags.bert_config_file or tokenizer):
         try:
             source = checkpoints.find(flags.init_checkpoint, allow_pickled=flags.allow_pickled_weights)
@@ -86,6 +86,15 @@ def check_early(flags: Any) -> None:
         except UserError as error:
             advice = f" (without --model={flags.model} the checkpoint's own configuration is taken)"
             raise UserError(f"{error}{advice if flags.model else ''}") from None
+
+
+def check_steps_left(flags: Any, schedule: Schedule, first_step: int) -> None:
+    """Raises UserError where all updates were done before `first_step`, that of --restore_from."""
+    if schedule.num_train_steps <= first_step:
+        raise UserError(
+            f"--num_train_steps={schedule.num_train_steps} counts all updates: it must be more than the "
+            f"{first_step} of --restore_from={flags.restore_from}"
+        )
 
 
 def model_config(flags: Any, tokenizer: Any, vocab_source: str, message: Callable[[str], None]) -> BertConfig:
@@ -131,11 +140,7 @@ class _Run:
         self.schedule = schedule_from(
             flags, inputs.train.num_examples(), self.first_step if flags.restart_schedule else 0
         )
-        if self.schedule.num_train_steps <= self.first_step:
-            raise UserError(
-                f"--num_train_steps={self.schedule.num_train_steps} counts all updates: it must be more than the "
-                f"{self.first_step} of --restore_from={flags.restore_from}"
-            )
+        check_steps_left(flags, self.schedule, self.first_step)
         unigram = pretraining.unigram_losses(inputs.train.unigram_counts()) if inputs.eval else None
         self.step = pretraining_step.make(flags, config, mesh, self.schedule, unigram)
 

@@ -95,6 +95,7 @@ def apply_plan_defaults(flags: Any, say: Callable[[str], None]) -> None:
     if flags.output_dir is None:
         flags.output_dir = f"runs/plan_{re.sub(r'[^a-z0-9]+', '_', flags.topology)}"
     flags.input_file = ["builtin"]  # as for any text: not the quick start
+    flags.eval_input_file = None
     apply_defaults(flags, say)
 
 

@@ -71,6 +71,7 @@ def test_the_present_machine(words, tmp_path, capsys):
     assert program(tmp_path).startswith("HloModule jit_train_step")
     output = capsys.readouterr()
     assert "batch" in output.out and "Memory of a device, GiB" in output.out
+    assert "no estimate: only the compiler for TPUs makes one" in output.out
     assert f"{tmp_path}/plan/plan.json holds the figures" in output.err
 
 
@@ -107,6 +108,11 @@ def test_tpus_that_are_not_there(words, tmp_path):
         ),
         (["--topology=cpu", "--mesh=data=1000"], "--mesh=data=1000 needs 1000 devices"),
         (["--topology=cpu", "--max_seq_length=512"], "--max_seq_length=512 is longer than the position table"),
+        (["--topology=cpu", "--masking_split=0.8,0.1"], "--masking_split"),
+        (["--topology=cpu", "--max_seq_length=4"], "--max_seq_length"),
+        (["--topology=cpu", "--profile_steps=3"], "--profile_steps=3 must be FIRST:LAST"),
+        (["--topology=cpu", "--trust_ratio=decayed"], "--trust_ratio=decayed is for --optimizer=lamb"),
+        (["--topology=cpu", "--restore_from=/nowhere"], "--restore_from: no such file or folder: /nowhere"),
         (["--topology=cpu", "--plan_search"], "--plan_search needs a topology of TPUs"),
     ],
 )
@@ -196,3 +202,44 @@ def test_a_search_in_which_nothing_fits(words, tmp_path, capsys, made_up_chip):
     assert main([*words, "--topology=v5e:1x1", "--plan_search"]) == 2
     assert "no candidate fits into memory" in capsys.readouterr().err
     assert not (tmp_path / "plan" / "plan.json").exists()
+
+
+@pytest.fixture
+def flags_of_steps(monkeypatch):
+    """The flags and the configuration of each step that would have been compiled."""
+    made = []
+
+    def compile_plan(step, target, num_train_steps):
+        made.append((step.flags, step.task.module.config, num_train_steps))
+        plan = planning._outline(step, target, num_train_steps)
+        plan["flops"]["compiler"] = 1e9
+        return plan | {"memory": {"peak": 1, "capacity": None, "fits": None}}, ""
+
+    monkeypatch.setattr(planning, "compile_plan", compile_plan)
+    return made
+
+
+def test_a_vocabulary_that_is_still_to_be_trained_has_its_size(words, flags_of_steps):
+    words = [word for word in words if "bert_config_file" not in word]
+    assert main([*words, "--topology=cpu", "--model=tiny", "--vocab_size=4096"]) == 0
+    ((_, config, _),) = flags_of_steps
+    assert config.vocab_size == 4096
+
+
+def test_data_need_not_be_there(words, flags_of_steps):
+    assert main([*words, "--topology=cpu", "--input_file=/nowhere/a", "--eval_input_file=/nowhere/b"]) == 0
+
+
+def test_a_second_phase_is_planned_for_the_updates_that_are_left(words, flags_of_steps, monkeypatch, capsys):
+    monkeypatch.setattr("bert_jax.modes.pretrain.find_checkpoint", lambda path, flag: (path, 60))
+    monkeypatch.setattr("bert_jax.run_folder.find_checkpoint", lambda path, flag: (path, 60))
+    monkeypatch.setattr("bert_jax.beside_checkpoint.take_all", lambda flags, name: None)
+    flags = ["--topology=cpu", "--restore_from=runs/phase1", "--restart_schedule"]
+    assert main([*words, *flags]) == 0
+    assert flags_of_steps[0][2] == 40
+    assert main([*words, *flags, "--num_train_steps=60"]) == 2
+    assert "it must be more than the 60 of --restore_from=runs/phase1" in capsys.readouterr().err
+
+
+def test_the_schedule_of_a_second_phase_can_be_planned_before_the_first_is_there(words, flags_of_steps):
+    assert main([*words, "--topology=cpu", "--restart_schedule"]) == 0
