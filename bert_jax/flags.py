@@ -328,7 +328,11 @@ def define(values: flags.FlagValues) -> None:
         ["default", "high", "highest"],
         "Precision of f32 matrix products on TPU and GPU; default: highest with f32, the device's default with bf16.",
     )
-    string("mesh", "", "Sizes of the mesh axes, such as data=4,tensor=2; axes: data, fsdp, tensor. Default all data.")
+    string(
+        "mesh",
+        "",
+        "Sizes of the mesh axes, such as data=4,tensor=2; axes: data, fsdp, sequence, tensor. Default all data.",
+    )
     string(
         "dcn_mesh",
         "",

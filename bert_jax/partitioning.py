@@ -13,12 +13,14 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from input_pipeline.errors import UserError
 
-MESH_AXES = ("data", "fsdp", "tensor")
+MESH_AXES = ("data", "fsdp", "sequence", "tensor")
 
 # Parameters: "embed" is the hidden axis of every weight, cut by fsdp; "vocab", "heads" and "mlp" are cut by tensor.
-# Activations: only the batch is named; what the tensor axis cuts follows from the weights.
+# Activations between layers: their rows are cut by data and fsdp, their length by sequence; attention gathers keys and
+# values. What the tensor axis cuts follows from the weights.
 LOGICAL_AXES: dict[str, str | tuple[str, ...] | None] = {
     "batch": ("data", "fsdp"),
+    "length": "sequence",
     "vocab": "tensor",
     "heads": "tensor",
     "mlp": "tensor",
@@ -163,7 +165,9 @@ def constrain(x: jax.Array, *axes: str | None) -> jax.Array:
         names = (names,) if isinstance(names, str) else names or ()
         return tuple(name for name in names if name not in mesh.manual_axes) or None
 
-    spec = PartitionSpec(*map(without_manual, partition_spec(axes)))
+    # Where lengths vary, one that cannot be cut stays whole.
+    cut = [axis if axis != "length" or size % mesh.shape["sequence"] == 0 else None for axis, size in zip(axes, x.shape)]
+    spec = PartitionSpec(*map(without_manual, partition_spec(tuple(cut))))
     return jax.lax.with_sharding_constraint(x, spec) if any(spec) else x
 
 
@@ -247,12 +251,25 @@ def check_batch_size(mesh: Mesh, flag: str, batch_size: int, accumulation_steps:
     """Refuses a global batch that does not split evenly, and names the nearest that do."""
     parts = batch_shards(mesh) * accumulation_steps
     if batch_size < 1 or batch_size % parts:
-        below = batch_size // parts * parts
-        nearest = f"{below} or {below + parts}" if below > 0 else str(parts)
         why = f"{batch_shards(mesh)} (data axis {mesh.shape['data']} x fsdp axis {mesh.shape['fsdp']})"
         if accumulation_steps > 1:
             why += f" x {accumulation_steps} accumulation steps"
-        raise UserError(f"{flag}={batch_size} must be a multiple of {why}: use {nearest}")
+        raise UserError(f"{flag}={batch_size} must be a multiple of {why}: use {_nearest(batch_size, parts)}")
+
+
+def check_length(mesh: Mesh, length: int) -> None:
+    """Refuses a --max_seq_length that the sequence axis does not cut evenly, and names the nearest that it does."""
+    parts = mesh.shape["sequence"]
+    if length % parts:
+        raise UserError(
+            f"--max_seq_length={length} must be a multiple of {parts} (sequence axis): use {_nearest(length, parts)}"
+        )
+
+
+def _nearest(size: int, parts: int) -> str:
+    """The multiples of `parts` next to `size`."""
+    below = size // parts * parts
+    return f"{below} or {below + parts}" if below > 0 else str(parts)
 
 
 def local_rows(mesh: Mesh, batch_size: int) -> np.ndarray:

@@ -45,6 +45,7 @@ def evaluate(flags: Any) -> None:
             f"--max_seq_length={flags.max_seq_length} is more than max_position_embeddings "
             f"{bert.config.max_position_embeddings}"
         )
+    partitioning.check_length(mesh, flags.max_seq_length)
     masked_positions(flags)
     shards = partitioning.batch_shards(mesh)
     size = flags.eval_batch_size or max(1, _BATCH_TOKENS // (flags.max_seq_length * shards)) * shards

@@ -159,6 +159,7 @@ def _step(flags: Any, config: Any, target: Any) -> tuple[Any, int]:
     jax.config.update("jax_default_matmul_precision", precision)
     mesh = partitioning.make_mesh(flags.mesh, list(target.devices), flags.dcn_mesh)
     partitioning.check_batch_size(mesh, "--train_batch_size", flags.train_batch_size, flags.gradient_accumulation_steps)
+    partitioning.check_length(mesh, flags.max_seq_length)
     schedule = schedule_from(flags, 0)
     return pretraining_step.make(flags, config, mesh, schedule), schedule.num_train_steps
 

@@ -37,6 +37,7 @@ def run(flags: Any) -> int:
     mesh = partitioning.make_mesh(flags.mesh, dcn_text=flags.dcn_mesh)
     partitioning.check_batch_size(mesh, "--train_batch_size", flags.train_batch_size, flags.gradient_accumulation_steps)
     partitioning.check_batch_size(mesh, "--eval_batch_size", flags.eval_batch_size)
+    partitioning.check_length(mesh, flags.max_seq_length)
     with RunFolder(flags.output_dir) as folder:
         inputs = open_inputs(flags, settings, folder.path, processes.say)
         config = model_config(flags, inputs.tokenizer, inputs.vocab_source, processes.say)

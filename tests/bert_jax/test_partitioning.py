@@ -14,9 +14,9 @@ from input_pipeline.errors import UserError
 
 
 def test_mesh_sizes():
-    assert partitioning.parse_mesh("", 8) == {"data": 8, "fsdp": 1, "tensor": 1}
-    assert partitioning.parse_mesh("data=2,fsdp=2,tensor=2", 8) == {"data": 2, "fsdp": 2, "tensor": 2}
-    assert partitioning.parse_mesh("tensor=2,data=-1", 8) == {"data": 4, "fsdp": 1, "tensor": 2}
+    assert partitioning.parse_mesh("", 8) == {"data": 8, "fsdp": 1, "sequence": 1, "tensor": 1}
+    assert partitioning.parse_mesh("data=2,fsdp=2,tensor=2", 8) == {"data": 2, "fsdp": 2, "sequence": 1, "tensor": 2}
+    assert partitioning.parse_mesh("tensor=2,data=-1", 8) == {"data": 4, "fsdp": 1, "sequence": 1, "tensor": 2}
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_slices_that_do_not_fit(mesh, dcn_mesh, words):
 
 def test_slices_of_different_sizes_make_no_mesh():
     with pytest.raises(UserError, match="slices of different sizes make no mesh: 3, 2 devices"):
-        partitioning.arrange([*in_slices(2, 2), Device(4, 0)], {"data": 6, "fsdp": 1, "tensor": 1})
+        partitioning.arrange([*in_slices(2, 2), Device(4, 0)], partitioning.parse_mesh("", 6))
 
 
 def test_one_slice_takes_no_dcn_mesh():
@@ -127,10 +127,19 @@ def test_batch_size_is_checked_with_the_nearest_that_fit():
         shape = {"data": 4, "fsdp": 1, "tensor": 2}  # noqa: RUF012
 
     partitioning.check_batch_size(Mesh, "--train_batch_size", 8)
+    with pytest.raises(UserError, match=r"--eval_batch_size=3 must be a multiple of 4 .*use 4$"):
+        partitioning.check_batch_size(Mesh, "--eval_batch_size", 3)
     with pytest.raises(UserError, match=r"--train_batch_size=6 must be a multiple of 4 .*use 4 or 8"):
         partitioning.check_batch_size(Mesh, "--train_batch_size", 6)
     with pytest.raises(UserError, match="use 12"):
         partitioning.check_batch_size(Mesh, "--train_batch_size", 8, accumulation_steps=3)
+
+
+def test_lengths_are_checked_with_the_nearest_that_fit():
+    mesh = SimpleNamespace(shape={"sequence": 4})
+    partitioning.check_length(mesh, 128)
+    with pytest.raises(UserError, match=r"--max_seq_length=30 must be a multiple of 4 \(sequence axis\): use 28 or 32"):
+        partitioning.check_length(mesh, 30)
 
 
 def test_one_process_feeds_all_rows():
