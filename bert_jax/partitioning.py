@@ -166,8 +166,9 @@ def constrain(x: jax.Array, *axes: str | None) -> jax.Array:
         return tuple(name for name in names if name not in mesh.manual_axes) or None
 
     # Where lengths vary, one that cannot be cut stays whole.
-    cut = [axis if axis != "length" or size % mesh.shape["sequence"] == 0 else None for axis, size in zip(axes, x.shape)]
-    spec = PartitionSpec(*map(without_manual, partition_spec(tuple(cut))))
+    whole = "length" in axes and x.shape[axes.index("length")] % mesh.shape["sequence"] != 0
+    axes = tuple(None if whole and axis == "length" else axis for axis in axes)
+    spec = PartitionSpec(*map(without_manual, partition_spec(axes)))
     return jax.lax.with_sharding_constraint(x, spec) if any(spec) else x
 
 
