@@ -1,4 +1,8 @@
-"""Transfers between devices in a compiled program: bytes, the mesh axes they go over, and a bound of their time."""
+"""Transfers between devices in a compiled program: bytes, the mesh axes they go over, and a bound of their time.
+
+Devices of a slice have links to each other (ICI). A program is that of a slice: what goes to other slices, over the
+network of the data center (DCN), are sends to the host, which name the collective that they are.
+"""
 
 import math
 import re
@@ -6,11 +10,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from bert_jax.chips import Chip
-from bert_jax.hlo_reading import Instruction, Program
+from bert_jax.hlo_reading import Instruction, Program, shape_bytes, shape_parts
 
 COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute", "collective-broadcast")
 
 _MESH = re.compile(r"replica_groups=mesh\[([^\]]*)\](?:, device_ids=\(\[([\d,]+)\](?:T\(([\d,]+)\))?\))? \{([^}]*)\}")
+_SLICES = re.compile(r'_xla_megascale_target="\{(\{?)([\d,:]+)\}')
+_SLICE_TRANSFER = re.compile(r'_xla_megascale_transfer_type="(\w+)"')
+_RENDEZVOUS = re.compile(r'_xla_host_transfer_rendezvous="([^"]*)"')
 _PART_OF_AXIS = re.compile(r"'(\w+)'(?::\((\d+)\)(\d+))?")
 
 
@@ -19,6 +26,7 @@ class Collective(NamedTuple):
 
     Attributes:
         axes: the mesh axes over which it goes, such as "data" or "data+fsdp".
+        network: ICI between devices of a slice, DCN between slices.
         bytes: of the operands on a device (of an all-gather, of what is gathered).
         seconds: bound by the links that the devices have to each other.
         hidden_seconds: of them beside other work.
@@ -26,6 +34,7 @@ class Collective(NamedTuple):
 
     opcode: str
     axes: str
+    network: str
     bytes: int
     dtype: str
     seconds: float
@@ -34,20 +43,35 @@ class Collective(NamedTuple):
 
 
 class Placement(NamedTuple):
-    """Where the devices of a mesh are.
+    """Where the devices of a slice are, and the slices of a mesh.
 
     Attributes:
-        mesh: axis -> size; the last axis is the fastest in the order of the devices.
+        mesh: axis -> size within a slice; the last axis is the fastest in the order of the devices.
         chips: of each device in that order, the place of its chip in the topology.
+        slices: axis -> how many slices lie on it; in their order the last axis is the fastest.
+        slice_of: device id -> number of its slice, from 0.
     """
 
     mesh: dict[str, int]
     chips: list[tuple[int, ...]]
+    slices: dict[str, int] = {}  # noqa: RUF012
+    slice_of: dict[int, int] = {}  # noqa: RUF012
+
+
+class Kind(NamedTuple):
+    """By which transfers are summed; see Collective."""
+
+    opcode: str
+    axes: str
+    network: str
+    dtype: str
 
 
 def is_collective(instruction: Instruction) -> bool:
     """Whether an instruction is a transfer between devices, or the start or end of one."""
-    return instruction.work in COLLECTIVES
+    return instruction.work in COLLECTIVES or (
+        instruction.work in ("send", "recv") and "is_host_transfer=true" in instruction.rest
+    )
 
 
 def fused_collectives(program: Program, fusion: Instruction) -> list[tuple[str, Instruction]]:
@@ -67,7 +91,9 @@ def collectives(program: Program, chip: Chip, placement: Placement) -> Iterator[
             channel = re.search(r"channel_id=(\d+)", inner.rest)
             row = fused.setdefault((computation, channel[1] if channel else inner.name), [place, inner, times, 0])
             row[3] += instruction.cycles or 0
-        if is_collective(instruction) and not instruction.opcode.endswith("-done"):
+        if instruction.opcode == "send" and _SLICE_TRANSFER.search(instruction.rest):
+            yield _between_slices(program, chip, placement, computation, instruction, times)
+        elif instruction.work in COLLECTIVES and not instruction.opcode.endswith("-done"):
             beside = _beside(program, computation, instruction) if instruction.opcode.endswith("-start") else 0
             yield from _collective(program, chip, placement, computation, instruction, times, beside)
     for row in fused.values():
@@ -88,13 +114,60 @@ def _collective(
     if len(group) < 2:
         return
     whole = _bytes(program, computation, instruction)
-    share = (len(group) - 1) / len(group)
-    passes = {"all-reduce": 2 * share, "collective-permute": 1, "collective-broadcast": 1}
-    seconds = passes.get(instruction.work, share) * whole / speed(chip, placement, group)
+    seconds = _passes(instruction.work, len(group)) * whole / speed(chip, placement, group)
     sources = program.operands(computation, instruction)
     dtypes = sorted({match for source in sources for match in re.findall(r"([a-z]\w*)\[", source.shape)})
     axes = group_axes(group, placement.mesh)
-    yield Collective(instruction.work, axes, whole, "+".join(dtypes), seconds, min(beside / chip.clock, seconds), times)
+    hidden = min(beside / chip.clock, seconds)
+    yield Collective(instruction.work, axes, "ICI", whole, "+".join(dtypes), seconds, hidden, times)
+
+
+def _passes(opcode: str, size: int) -> float:
+    """How often a device of a group sends its bytes: a ring's, which is the least there is."""
+    share = (size - 1) / size
+    return {"all-reduce": 2 * share, "collective-permute": 1, "collective-broadcast": 1}.get(opcode, share)
+
+
+def _between_slices(
+    program: Program, chip: Chip, placement: Placement, computation: str, send: Instruction, times: int
+) -> Collective:
+    """A transfer to other slices, which ends with the receipt of the same name."""
+    opcode = _SLICE_TRANSFER.search(send.rest)[1].lower().replace("_", "-")
+    group = slice_group(send.rest, placement)
+    name = _RENDEZVOUS.search(send.rest)
+    sent = program.operands(computation, send)[0]
+    received = next(
+        (
+            other
+            for other in program.computations[computation].values()
+            if other.opcode == "recv" and name and name[0] in other.rest
+        ),
+        None,
+    )
+    whole = shape_parts(received.shape)[0] if opcode == "all-gather" and received else sent.shape
+    size = shape_bytes(whole)
+    # A device has its part of what its chip sends.
+    speed = chip.dcn_bytes_per_second * len(set(placement.chips)) / len(placement.chips)
+    seconds = _passes(opcode, len(group)) * size / speed
+    beside = _beside(program, computation, send, received) if received else 0
+    dtype = re.match(r"\w*", whole)[0]
+    hidden = min(beside / chip.clock, seconds)
+    return Collective(opcode, group_axes(group, placement.slices), "DCN", size, dtype, seconds, hidden, times)
+
+
+def slice_group(text: str, placement: Placement) -> list[int]:
+    """Numbers, from 0, of the slices that a transfer joins with the first.
+
+    The forms are {1,2}x{0:7}, slices from 1 and all their devices, and {{100000,200000},...}, groups of device ids.
+    """
+    found = _SLICES.search(text)
+    if not found:
+        return list(range(math.prod(placement.slices.values())))
+    numbers = []
+    for part in found[2].split(","):
+        first, _, last = part.partition(":")
+        numbers += range(int(first), int(last or first) + 1)
+    return [placement.slice_of[number] for number in numbers] if found[1] else [number - 1 for number in numbers]
 
 
 def _bytes(program: Program, computation: str, instruction: Instruction) -> int:
@@ -123,13 +196,14 @@ def speed(chip: Chip, placement: Placement, group: Sequence[int]) -> float:
     return links * chip.link_bytes_per_second * len(group) / len(places) / on_chip
 
 
-def _beside(program: Program, computation: str, start: Instruction) -> int:
-    """Cycles of the work between the start of a transfer and its end."""
+def _beside(program: Program, computation: str, start: Instruction, awaited: Instruction | None = None) -> int:
+    """Cycles of the work between the start of a transfer and its end, or that of `awaited` in its place."""
+    name = (awaited or start).name
     cycles, running = 0, False
     for instruction in program.computations[computation].values():
         if instruction.name == start.name:
             running = True
-        elif running and start.name in instruction.operands and instruction.opcode.endswith("-done"):
+        elif running and name in instruction.operands and instruction.opcode.endswith("-done"):
             return cycles
         elif running:
             cycles += instruction.cycles or 0
@@ -193,11 +267,11 @@ def _place(device: int, sizes: Sequence[int]) -> tuple[int, ...]:
     return tuple(reversed(place))
 
 
-def by_axes(rows: Iterable[Collective]) -> dict[tuple[str, str, str], tuple[int, int, float]]:
-    """Sums over (opcode, axes, dtype): transfers, bytes, seconds."""
-    sums: dict[tuple[str, str, str], tuple[int, int, float]] = {}
+def by_axes(rows: Iterable[Collective]) -> dict[Kind, tuple[int, int, float]]:
+    """Sums of each kind: transfers, bytes, seconds."""
+    sums: dict[Kind, tuple[int, int, float]] = {}
     for row in rows:
-        key = (row.opcode, row.axes, row.dtype)
+        key = Kind(row.opcode, row.axes, row.network, row.dtype)
         count, size, seconds = sums.get(key, (0, 0, 0.0))
         sums[key] = (count + row.times, size + row.times * row.bytes, seconds + row.times * row.seconds)
     return sums

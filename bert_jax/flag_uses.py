@@ -55,7 +55,7 @@ _TABLE = (
     (_TRAINING, "save_checkpoints_steps keep_checkpoints log_every_steps eval_every_steps profile_steps"),
     ("pretrain", "restart_schedule"),
     (f"{_TRAINING} cluster", "seed"),
-    (f"{_TRAINING} {_USES}", "eval_batch_size mesh"),
+    (f"{_TRAINING} {_USES}", "eval_batch_size mesh dcn_mesh"),
     # Devices and processes.
     (_COMPUTING, "precision matmul_precision coordinator_address num_processes process_id"),
 )

@@ -349,11 +349,22 @@ def define(values: flags.FlagValues) -> None:
         ["default", "high", "highest"],
         "Precision of f32 matrix products on TPU and GPU; default: highest with f32, the device's default with bf16.",
     )
-    string("mesh", "", "Sizes of the mesh axes, such as data=4,tensor=2; axes: data, fsdp, tensor. Default all data.")
+    string(
+        "mesh",
+        "",
+        "Sizes of the mesh axes, such as data=4,tensor=2; axes: data, fsdp, sequence, tensor. Default all data.",
+    )
+    string(
+        "dcn_mesh",
+        "",
+        "Several slices (or hosts of GPUs): how many lie on each axis of the mesh, such as data=2 or fsdp=2. Default "
+        "as many on data as can.",
+    )
     string(
         "topology",
         None,
-        "plan: the devices, such as v4:4x4x4, v5e:4x4, v5p:4x4x4, v6e:4x4, or cpu or gpu for those of this machine.",
+        "plan: the devices, such as v4:4x4x4, v5e:4x4, v5p:4x4x4, v6e:4x4, of two slices 2xv5e:4x4, or cpu or gpu for "
+        "those of this machine.",
     )
     boolean(
         "plan_search",

@@ -149,7 +149,7 @@ class Embeddings(nn.Module):
     ) -> jax.Array:
         x = self.word_embeddings(input_ids) + self.token_type_embeddings(segment_ids)
         x = x + self.position_embeddings(jnp.arange(input_ids.shape[1]) if position_ids is None else position_ids)
-        return constrain(self.dropout(self.layer_norm(x)), "batch", None, None)
+        return constrain(self.dropout(self.layer_norm(x)), "batch", "length", None)
 
 
 class SelfAttention(nn.Module):
@@ -203,7 +203,7 @@ class EncoderLayer(nn.Module):
         self.feed_forward = FeedForward(self.config, self.dtype)
 
     def __call__(self, x: jax.Array, mask: jax.Array) -> jax.Array:
-        return constrain(self.feed_forward(self.attention(x, mask)), "batch", None, None)
+        return constrain(self.feed_forward(self.attention(x, mask)), "batch", "length", None)
 
 
 class _ScannedLayer(EncoderLayer):

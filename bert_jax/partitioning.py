@@ -1,21 +1,26 @@
 """The mesh, and the one table that says which logical axis lies on which of its axes."""
 
+import collections
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import flax.linen as nn
 import jax
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.experimental import mesh_utils
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from input_pipeline.errors import UserError
 
-MESH_AXES = ("data", "fsdp", "tensor")
+MESH_AXES = ("data", "fsdp", "sequence", "tensor")
 
 # Parameters: "embed" is the hidden axis of every weight, cut by fsdp; "vocab", "heads" and "mlp" are cut by tensor.
-# Activations: only the batch is named; what the tensor axis cuts follows from the weights.
+# Activations between layers: their rows are cut by data and fsdp, their length by sequence; attention gathers keys and
+# values. What the tensor axis cuts follows from the weights.
 LOGICAL_AXES: dict[str, str | tuple[str, ...] | None] = {
     "batch": ("data", "fsdp"),
+    "length": "sequence",
     "vocab": "tensor",
     "heads": "tensor",
     "mlp": "tensor",
@@ -33,22 +38,9 @@ def parse_mesh(text: str, num_devices: int) -> dict[str, int]:
     Raises:
         UserError: unknown axis, bad size, or sizes whose product is not the number of devices.
     """
-    sizes = dict.fromkeys(MESH_AXES, 1)
     if not text:
-        return sizes | {"data": num_devices}
-    named = set()
-    for part in text.split(","):
-        name, _, value = part.partition("=")
-        name = name.strip()
-        if name not in MESH_AXES or name in named:
-            raise UserError(f"--mesh={text}: axis {name!r} should be one of {', '.join(MESH_AXES)}, each at most once")
-        named.add(name)
-        try:
-            sizes[name] = int(value)
-        except ValueError:
-            sizes[name] = 0
-        if sizes[name] < 1 and sizes[name] != -1:
-            raise UserError(f"--mesh={text}: {name} needs a size of at least 1 (or -1 for the rest), not {value!r}")
+        return dict.fromkeys(MESH_AXES, 1) | {"data": num_devices}
+    sizes = _axis_sizes("--mesh", text)
     if list(sizes.values()).count(-1) > 1:
         raise UserError(f"--mesh={text}: only one axis may be -1")
     fixed = math.prod(size for size in sizes.values() if size != -1)
@@ -61,14 +53,100 @@ def parse_mesh(text: str, num_devices: int) -> dict[str, int]:
     return sizes
 
 
-def make_mesh(text: str = "", devices: list[jax.Device] | None = None) -> Mesh:
-    """Makes the mesh of --mesh over all devices (of all processes)."""
+def _axis_sizes(flag: str, text: str) -> dict[str, int]:
+    """Axis -> size, 1 where it is not named, or -1."""
+    sizes, named = dict.fromkeys(MESH_AXES, 1), set()
+    for part in text.split(","):
+        name, _, value = part.partition("=")
+        name = name.strip()
+        if name not in MESH_AXES or name in named:
+            raise UserError(f"{flag}={text}: axis {name!r} should be one of {', '.join(MESH_AXES)}, each at most once")
+        named.add(name)
+        try:
+            sizes[name] = int(value)
+        except ValueError:
+            sizes[name] = 0
+        if sizes[name] < 1 and sizes[name] != -1:
+            raise UserError(f"{flag}={text}: {name} needs a size of at least 1 (or -1 for the rest), not {value!r}")
+    return sizes
+
+
+def parse_dcn_mesh(text: str, sizes: dict[str, int], num_slices: int) -> dict[str, int]:
+    """Reads --dcn_mesh ("data=2"): how many slices lie on each axis of the mesh, which is slow between them.
+
+    With "" as many lie on data as can, and the rest on fsdp: what tensor exchanges is needed at once.
+
+    Args:
+        sizes: of the whole mesh.
+
+    Raises:
+        UserError: unknown axis, bad size, a product that is not the number of slices, or sizes that do not divide
+            those of the mesh.
+    """
+    if text:
+        slices = _axis_sizes("--dcn_mesh", text)
+        slices = {name: num_slices if size == -1 else size for name, size in slices.items()}
+        if math.prod(slices.values()) != num_slices:
+            raise UserError(
+                f"--dcn_mesh={text} is for {math.prod(slices.values())} slices, but there {_are(num_slices)}: the "
+                "product of the sizes must be the number of slices"
+            )
+    else:
+        on_data = math.gcd(sizes["data"], num_slices)
+        slices = dict.fromkeys(MESH_AXES, 1) | {"data": on_data, "fsdp": num_slices // on_data}
+    for name, count in slices.items():
+        if sizes[name] % count:
+            problem = f"--dcn_mesh={text}: {name}={count} does not divide {name}={sizes[name]} of the mesh"
+            if not text:
+                problem = (
+                    f"{num_slices} slices do not lie on data={sizes['data']} and fsdp={sizes['fsdp']} of the mesh: "
+                    "make one of them a multiple, or say by --dcn_mesh on which axes they lie"
+                )
+            raise UserError(problem)
+    return slices
+
+
+def _are(count: int) -> str:
+    return f"are {count}" if count > 1 else "is 1"
+
+
+def slice_of(device: Any) -> int:
+    """The number of the slice of a device; devices without any are in one."""
+    return getattr(device, "slice_index", 0) or 0
+
+
+def make_mesh(text: str = "", devices: list[jax.Device] | None = None, dcn_text: str = "") -> Mesh:
+    """Makes the mesh of --mesh and --dcn_mesh over all devices (of all processes)."""
     devices = jax.devices() if devices is None else devices
     sizes = parse_mesh(text, len(devices))
+    return Mesh(arrange(devices, sizes, dcn_text), MESH_AXES, axis_types=(AxisType.Auto,) * len(MESH_AXES))
+
+
+def arrange(devices: Sequence[Any], sizes: dict[str, int], dcn_text: str = "") -> np.ndarray:
+    """Devices in the shape of a mesh, so that neighbours have links to each other.
+
+    Raises:
+        UserError: slices that do not fit (see parse_dcn_mesh).
+    """
+    counts = collections.Counter(map(slice_of, devices))
+    slices = parse_dcn_mesh(dcn_text, sizes, len(counts))
     shape = tuple(sizes[name] for name in MESH_AXES)
-    return jax.make_mesh(
-        shape, MESH_AXES, axis_types=(jax.sharding.AxisType.Auto,) * len(shape), devices=tuple(devices)
-    )
+    if len(counts) == 1:
+        return mesh_utils.create_device_mesh(shape, devices, allow_split_physical_axes=True)
+    if len(set(counts.values())) > 1:
+        raise UserError(f"slices of different sizes make no mesh: {', '.join(map(str, counts.values()))} devices")
+    outer = tuple(slices[name] for name in MESH_AXES)
+    inner = tuple(size // count for size, count in zip(shape, outer))
+    return mesh_utils.create_hybrid_device_mesh(inner, outer, devices, allow_split_physical_axes=True)
+
+
+def slices_of(mesh: Mesh) -> dict[str, int]:
+    """Axis -> how many slices lie on it."""
+    numbers = np.vectorize(slice_of, otypes=[int])(mesh.devices)
+    lines = {
+        name: numbers[(0,) * i + (slice(None),) + (0,) * (numbers.ndim - i - 1)] for i, name in enumerate(mesh.shape)
+    }
+    return {name: len(set(line.tolist())) for name, line in lines.items()}
 
 
 def partition_spec(axes: tuple[str | None, ...]) -> PartitionSpec:
@@ -87,6 +165,9 @@ def constrain(x: jax.Array, *axes: str | None) -> jax.Array:
         names = (names,) if isinstance(names, str) else names or ()
         return tuple(name for name in names if name not in mesh.manual_axes) or None
 
+    # Where lengths vary, one that cannot be cut stays whole.
+    whole = "length" in axes and x.shape[axes.index("length")] % mesh.shape["sequence"] != 0
+    axes = tuple(None if whole and axis == "length" else axis for axis in axes)
     spec = PartitionSpec(*map(without_manual, partition_spec(axes)))
     return jax.lax.with_sharding_constraint(x, spec) if any(spec) else x
 
@@ -176,12 +257,25 @@ def check_batch_size(mesh: Mesh, flag: str, batch_size: int, accumulation_steps:
     """Refuses a global batch that does not split evenly, and names the nearest that do."""
     parts = batch_shards(mesh) * accumulation_steps
     if batch_size < 1 or batch_size % parts:
-        below = batch_size // parts * parts
-        nearest = f"{below} or {below + parts}" if below > 0 else str(parts)
         why = f"{batch_shards(mesh)} (data axis {mesh.shape['data']} x fsdp axis {mesh.shape['fsdp']})"
         if accumulation_steps > 1:
             why += f" x {accumulation_steps} accumulation steps"
-        raise UserError(f"{flag}={batch_size} must be a multiple of {why}: use {nearest}")
+        raise UserError(f"{flag}={batch_size} must be a multiple of {why}: use {_nearest(batch_size, parts)}")
+
+
+def check_length(mesh: Mesh, length: int) -> None:
+    """Refuses a --max_seq_length that the sequence axis does not cut evenly, and names the nearest that it does."""
+    parts = mesh.shape["sequence"]
+    if length % parts:
+        raise UserError(
+            f"--max_seq_length={length} must be a multiple of {parts} (sequence axis): use {_nearest(length, parts)}"
+        )
+
+
+def _nearest(size: int, parts: int) -> str:
+    """The multiples of `parts` next to `size`."""
+    below = size // parts * parts
+    return f"{below} or {below + parts}" if below > 0 else str(parts)
 
 
 def local_rows(mesh: Mesh, batch_size: int) -> np.ndarray:

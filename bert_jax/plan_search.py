@@ -47,16 +47,16 @@ class Result(NamedTuple):
         return self.candidate.train_batch_size / self.seconds if self.seconds else 0.0
 
 
-def meshes(devices: int, config: BertConfig) -> list[tuple[str, int]]:
+def meshes(devices: int, config: BertConfig, slices: int = 1) -> list[tuple[str, int]]:
     """Values of --mesh to try, and into how many parts each cuts a batch.
 
-    fsdp cuts parameters and optimizer over up to 16 devices, tensor cuts wide layers over 2.
+    fsdp cuts parameters and optimizer over up to 16 devices of a slice, tensor cuts wide layers over 2.
     """
     found = [(f"data={devices}", devices)]
-    size = next(size for size in (16, 8, 4, 2, 1) if devices % size == 0 and config.hidden_size % size == 0)
+    size = next(size for size in (16, 8, 4, 2, 1) if devices // slices % size == 0 and config.hidden_size % size == 0)
     if size > 1:
         found.append((f"data={devices // size},fsdp={size}", devices))
-    even = all(size % 2 == 0 for size in (devices, config.num_attention_heads, config.intermediate_size))
+    even = all(size % 2 == 0 for size in (devices // slices, config.num_attention_heads, config.intermediate_size))
     if config.hidden_size >= LARGE_HIDDEN_SIZE and even:
         found.append((f"data={devices // 2},tensor=2", devices // 2))
     return found

@@ -14,7 +14,7 @@ from typing import Any
 import jax
 from jax.experimental import topologies
 
-from bert_jax import collectives, hlo_reading, program_costs
+from bert_jax import collectives, hlo_reading, partitioning, program_costs
 from bert_jax.chips import Chip, parse_topology
 from bert_jax.model_costs import training_flops
 from bert_jax.pretraining_step import PretrainingStep
@@ -50,6 +50,10 @@ class Target:
     devices: Sequence[jax.Device]
     chips: int
     hosts: int
+
+    @property
+    def num_slices(self) -> int:
+        return len(set(map(partitioning.slice_of, self.devices)))
 
     @property
     def chip_share(self) -> float:
@@ -94,11 +98,13 @@ def open_target(topology: str) -> Target:
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     jax.config.update("jax_platforms", "cpu")  # a TPU that is here stays free for whoever trains on it
-    chip = parse_topology(topology)
+    chip, name, slices = parse_topology(topology)
     options = {"chip_config_name": "megacore"} if chip.cores > 1 else {}  # else each core is a device
+    if slices > 1:
+        options["num_slices"] = slices
     try:
         with _quiet_stderr():
-            found = topologies.get_topology_desc(platform="tpu", topology_name=topology, **options)
+            found = topologies.get_topology_desc(platform="tpu", topology_name=name, **options)
     except Exception as error:
         reason = str(error).strip().splitlines()[0]
         raise UserError(f"--topology={topology}: libtpu does not take it: {reason}") from None
@@ -110,7 +116,18 @@ def open_target(topology: str) -> Target:
 
 def _place(device: jax.Device) -> tuple[int, ...]:
     """Where its chip is."""
-    return (getattr(device, "slice_index", 0), *device.coords)
+    return (partitioning.slice_of(device), *device.coords)
+
+
+def _placement(mesh: jax.sharding.Mesh) -> collectives.Placement:
+    """Where a program runs: its devices are those of one slice, numbered in the order of the mesh."""
+    devices = list(mesh.devices.flat)
+    first = [device for device in devices if partitioning.slice_of(device) == partitioning.slice_of(devices[0])]
+    slices = partitioning.slices_of(mesh)
+    sizes = {name: int(size) // slices[name] for name, size in mesh.shape.items()}
+    return collectives.Placement(
+        sizes, [_place(device) for device in first], slices, {d.id: partitioning.slice_of(d) for d in devices}
+    )
 
 
 @contextlib.contextmanager
@@ -162,7 +179,7 @@ def _outline(step: PretrainingStep, target: Target, num_train_steps: int) -> dic
     mesh = {name: int(size) for name, size in step.mesh.shape.items()}
     devices = len(target.devices)
     model_flops = training_flops(config, flags.max_seq_length, flags.max_predictions_per_seq) * flags.train_batch_size
-    parts = mesh["data"] * mesh["fsdp"] * flags.gradient_accumulation_steps
+    parts = partitioning.batch_shards(step.mesh) * flags.gradient_accumulation_steps
     return {
         "topology": target.name,
         "chip": target.chip.name if target.chip else target.devices[0].device_kind,
@@ -170,6 +187,7 @@ def _outline(step: PretrainingStep, target: Target, num_train_steps: int) -> dic
         "chips": target.chips,
         "hosts": target.hosts,
         "mesh": mesh,
+        "slices": partitioning.slices_of(step.mesh),
         "precision": flags.precision,
         "remat": flags.remat,
         "train_batch_size": flags.train_batch_size,
@@ -192,9 +210,7 @@ def describe(plan: dict[str, Any], step: PretrainingStep, target: Target, compil
     flops = plan["flops"] | {"compiler": float(compiler.get("flops", 0.0))}
     if target.chip is None:
         return plan | {"flops": flops}
-    # The devices of a program are numbered in the order of the mesh.
-    placement = collectives.Placement(plan["mesh"], [_place(device) for device in step.mesh.devices.flat])
-    found = program_costs.costs(hlo_reading.read(text), target.chip, placement)
+    found = program_costs.costs(hlo_reading.read(text), target.chip, _placement(step.mesh))
     seconds = program_costs.total_seconds(found, target.chip)
     flops |= {"matmul": found.matmul_flops, "waste": found.matmul_flops / flops["model"] - 1}
     return plan | {
@@ -204,8 +220,8 @@ def describe(plan: dict[str, Any], step: PretrainingStep, target: Target, compil
         "loops_counted_once": found.loops_counted_once,
         "unaccounted": [row._asdict() for row in found.unaccounted],
         "collectives": [
-            {"opcode": opcode, "axes": axes, "dtype": dtype, "count": count, "bytes": size, "seconds": row_seconds}
-            for (opcode, axes, dtype), (count, size, row_seconds) in collectives.by_axes(found.collectives).items()
+            {**key._asdict(), "count": count, "bytes": size, "seconds": row_seconds}
+            for key, (count, size, row_seconds) in collectives.by_axes(found.collectives).items()
         ],
         "exposed_collective_seconds": sum(r.times * (r.seconds - r.hidden_seconds) for r in found.collectives),
         "estimated_step_seconds": seconds,

@@ -45,7 +45,7 @@ def answer(flags: Any, wanted: str) -> None:
     task_data.tell_of(data, processes.say)
     devices.start(flags)
     devices.check_same_flags(flags.flag_values_dict())
-    mesh = partitioning.make_mesh(flags.mesh)
+    mesh = partitioning.make_mesh(flags.mesh, dcn_text=flags.dcn_mesh)
     if flags.eval_batch_size:
         partitioning.check_batch_size(mesh, "--eval_batch_size", flags.eval_batch_size)
     bert = load_from_flags(flags, processes.say)

@@ -44,7 +44,7 @@ def run(flags: Any) -> None:
     devices.check_same_flags(flags.flag_values_dict())
     for note in notes:
         processes.say(f"warning: {note}")
-    mesh = partitioning.make_mesh(flags.mesh)
+    mesh = partitioning.make_mesh(flags.mesh, dcn_text=flags.dcn_mesh)
     bert = load_from_flags(flags, processes.say)
     with flag_names():
         limit = features.length_limit(

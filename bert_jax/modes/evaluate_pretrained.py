@@ -36,7 +36,7 @@ def evaluate(flags: Any) -> None:
     path = task_use.results_folder(flags, source)
     devices.start(flags)
     devices.check_same_flags(flags.flag_values_dict())
-    mesh = partitioning.make_mesh(flags.mesh)
+    mesh = partitioning.make_mesh(flags.mesh, dcn_text=flags.dcn_mesh)
     bert = load_from_flags(flags, processes.say)
     bert.needs("predictions", "evaluating masked words")
     flags.max_seq_length = flags.max_seq_length or min(128, bert.config.max_position_embeddings)
@@ -45,6 +45,7 @@ def evaluate(flags: Any) -> None:
             f"--max_seq_length={flags.max_seq_length} is more than max_position_embeddings "
             f"{bert.config.max_position_embeddings}"
         )
+    partitioning.check_length(mesh, flags.max_seq_length)
     masked_positions(flags)
     shards = partitioning.batch_shards(mesh)
     size = flags.eval_batch_size or max(1, _BATCH_TOKENS // (flags.max_seq_length * shards)) * shards

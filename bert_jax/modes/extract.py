@@ -33,7 +33,7 @@ def run(flags: Any) -> None:
     total = text_lines.count_lines(paths, flags.text_field)
     devices.start(flags)
     devices.check_same_flags(flags.flag_values_dict())
-    mesh = partitioning.make_mesh(flags.mesh)
+    mesh = partitioning.make_mesh(flags.mesh, dcn_text=flags.dcn_mesh)
     bert = load_from_flags(flags, processes.say)
     features.check_tokenizer(bert)
     with flag_names():

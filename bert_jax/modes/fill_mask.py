@@ -40,7 +40,7 @@ def run(flags: Any) -> None:
         raise UserError("--text: it is blank" if flags.text else f"--input_file: {', '.join(paths)}: there is no text")
     devices.start(flags)
     devices.check_same_flags(flags.flag_values_dict())
-    mesh = partitioning.make_mesh(flags.mesh)
+    mesh = partitioning.make_mesh(flags.mesh, dcn_text=flags.dcn_mesh)
     if flags.eval_batch_size:
         partitioning.check_batch_size(mesh, "--eval_batch_size", flags.eval_batch_size)
     bert = load_from_flags(flags, processes.say)

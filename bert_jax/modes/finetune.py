@@ -75,7 +75,8 @@ def run_task(flags: Any, name: str) -> dict[str, Any]:
     devices.start(flags)
     devices.check_same_flags(flags.flag_values_dict())
     model = open_model(flags, data, processes.say)
-    mesh = partitioning.make_mesh(flags.mesh)
+    mesh = partitioning.make_mesh(flags.mesh, dcn_text=flags.dcn_mesh)
+    partitioning.check_length(mesh, flags.max_seq_length)
     is_evaluated = any(split.startswith("dev") for split in data.splits)
     planned = several_runs.plan(flags, searched, is_evaluated)
     for size in sorted({settings["train_batch_size"] for settings in planned}):

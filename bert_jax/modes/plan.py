@@ -70,10 +70,15 @@ def _search(flags: Any, given: set[str], config: Any, target: Any, folder: Any) 
     from bert_jax import partitioning, plan_search, planning
 
     devices = len(target.devices)
-    meshes = plan_search.meshes(devices, config)
+    slices = target.num_slices
+    meshes = plan_search.meshes(devices, config, slices)
     if "mesh" in given:
         sizes = partitioning.parse_mesh(flags.mesh, devices)
         meshes = [(flags.mesh, sizes["data"] * sizes["fsdp"])]
+    elif flags.dcn_mesh:
+        meshes = [row for row in meshes if _takes_slices(row[0], devices, flags.dcn_mesh, slices)]
+        if not meshes:
+            raise UserError(f"--dcn_mesh={flags.dcn_mesh} fits none of the meshes to try: give a --mesh too")
     batch = flags.train_batch_size if "train_batch_size" in given else None
     if not any(plan_search.batches(parts, flags.max_seq_length, batch) for _, parts in meshes):
         parts = " or ".join(sorted({str(parts) for _, parts in meshes}))
@@ -111,6 +116,16 @@ def _search(flags: Any, given: set[str], config: Any, target: Any, folder: Any) 
         for row in plan_search.ranked(results)
     ]
     return plan | {"search": [{k: v for k, v in row.items() if k != "candidate"} for row in rows]}, text
+
+
+def _takes_slices(mesh: str, devices: int, dcn_mesh: str, slices: int) -> bool:
+    from bert_jax import partitioning
+
+    try:
+        partitioning.parse_dcn_mesh(dcn_mesh, partitioning.parse_mesh(mesh, devices), slices)
+    except UserError:
+        return False
+    return True
 
 
 def _make(folder: Any) -> None:
@@ -152,9 +167,10 @@ def _step(flags: Any, config: Any, target: Any) -> tuple[Any, int]:
 
     precision = flags.matmul_precision or ("highest" if flags.precision == "f32" else "default")
     jax.config.update("jax_default_matmul_precision", precision)
-    mesh = partitioning.make_mesh(flags.mesh, list(target.devices))
+    mesh = partitioning.make_mesh(flags.mesh, list(target.devices), flags.dcn_mesh)
     partitioning.check_batch_size(mesh, "--train_batch_size", flags.train_batch_size, flags.gradient_accumulation_steps)
     partitioning.check_batch_size(mesh, "--eval_batch_size", flags.eval_batch_size)
+    partitioning.check_length(mesh, flags.max_seq_length)
     first_step = find_checkpoint(flags.restore_from, "--restore_from")[1] if flags.restore_from else 0
     schedule = schedule_from(flags, 0)
     check_steps_left(flags, schedule, first_step)
@@ -219,9 +235,11 @@ def _summary(plan: dict[str, Any]) -> Table:
     from bert_jax import planning
 
     mesh = ", ".join(f"{axis} {size}" for axis, size in plan["mesh"].items() if size > 1) or "one device"
+    slices = ", ".join(f"{axis} {size}" for axis, size in plan["slices"].items() if size > 1)
     rows = [
         ("devices", f"{plan['devices']} on {plan['chips']} chips, {plan['hosts']} hosts"),
         ("mesh", mesh),
+        *([("slices", slices)] if slices else []),
         ("batch", f"{plan['train_batch_size']:,} ({plan['per_device_batch']:g} a device at a time)"),
         ("length", f"{plan['max_seq_length']} tokens, {plan['max_predictions_per_seq']} predictions"),
         ("model FLOPs", f"{plan['flops']['model'] / 1e9:,.1f} GFLOP a device and step"),
@@ -292,6 +310,7 @@ def _collectives(plan: dict[str, Any]) -> Table:
         (
             row["opcode"],
             row["axes"],
+            row["network"],
             row["dtype"],
             str(row["count"]),
             f"{row['bytes'] / 1e6:,.1f}",
@@ -299,4 +318,5 @@ def _collectives(plan: dict[str, Any]) -> Table:
         )
         for row in plan.get("collectives", [])
     ]
-    return Table("Transfers between devices: bounds by the links", ("", "over", "dtype", "count", "MB", "ms"), 3, rows)
+    columns = ("", "over", "by", "dtype", "count", "MB", "ms")
+    return Table("Transfers between devices: bounds by the links", columns, 4, rows)

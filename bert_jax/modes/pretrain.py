@@ -46,9 +46,10 @@ def run(flags: Any) -> int:
         raise UserError("--restart_schedule is about the run of --restore_from: give that too")
     devices.start(flags)
     devices.check_same_flags(flags.flag_values_dict())
-    mesh = partitioning.make_mesh(flags.mesh)
+    mesh = partitioning.make_mesh(flags.mesh, dcn_text=flags.dcn_mesh)
     partitioning.check_batch_size(mesh, "--train_batch_size", flags.train_batch_size, flags.gradient_accumulation_steps)
     partitioning.check_batch_size(mesh, "--eval_batch_size", flags.eval_batch_size)
+    partitioning.check_length(mesh, flags.max_seq_length)
     with RunFolder(flags.output_dir) as folder:
         inputs = open_inputs(flags, settings, folder.path, processes.say)
         config = model_config(flags, inputs.tokenizer, inputs.vocab_source, processes.say)

@@ -68,7 +68,9 @@ def run(record_file, number, last_batch, flags):
             time.sleep(0.05)
 
     make_mesh = partitioning.make_mesh
-    partitioning.make_mesh = lambda text: make_mesh(text, sorted(jax.devices(), key=number_in_its_process))
+    partitioning.make_mesh = lambda text, dcn_text: make_mesh(
+        text, sorted(jax.devices(), key=number_in_its_process), dcn_text
+    )
     with recorded(before_batch) as batches:
         code = main(["bert_jax", *flags])
     with open(record_file, "w", encoding="utf-8") as file:

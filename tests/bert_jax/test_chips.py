@@ -16,22 +16,31 @@ def test_clock_and_matrix_units_give_the_peak(kind):
 
 
 @pytest.mark.parametrize(
-    ("text", "name"),
-    [("v4:4x4x4", "TPU v4"), ("v5e:16x16", "TPU v5e"), ("v5p:2x2x1", "TPU v5p"), ("v6e:4x8", "TPU v6e")],
+    ("text", "name", "topology", "slices"),
+    [
+        ("v4:4x4x4", "TPU v4", "v4:4x4x4", 1),
+        ("v5e:16x16", "TPU v5e", "v5e:16x16", 1),
+        ("2xv5p:2x2x1", "TPU v5p", "v5p:2x2x1", 2),
+        ("16xv6e:4x8", "TPU v6e", "v6e:4x8", 16),
+    ],
 )
-def test_topologies(text, name):
-    assert parse_topology(text).name == name
+def test_topologies(text, name, topology, slices):
+    found = parse_topology(text)
+    assert (found.chip.name, found.slice, found.num_slices) == (name, topology, slices)
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("v3:4x4", "--topology=v3:4x4: chips are v4, v5e, v5p, v6e, as in v5e:4x4"),
+        ("v3:4x4", "--topology=v3:4x4: chips are v4, v5e, v5p, v6e, as in v5e:4x4 or"),
         ("v5e", "v5e needs 2 sizes, as in v5e:4x4"),
         ("v5e:4x4x4", "v5e needs 2 sizes, as in v5e:4x4"),
         ("v4:4x4", "v4 needs 3 sizes, as in v4:4x4x4"),
         ("v5e:0x4", "v5e needs 2 sizes"),
         ("v5e:4X4", "v5e needs 2 sizes"),
+        ("0xv5e:4x4", "chips are v4"),
+        ("2x:4x4", "chips are v4"),
+        ("2xv5e", "--topology=2xv5e: v5e needs 2 sizes, as in v5e:4x4"),
         ("v5e: 4x4", "v5e needs 2 sizes"),
     ],
 )

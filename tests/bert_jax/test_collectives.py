@@ -5,8 +5,8 @@ import pytest
 from bert_jax import collectives, hlo_reading, program_costs
 from bert_jax.chips import CHIPS, Chip
 
-# A cycle takes a second, and a link carries 100 bytes in it; lines of 4 are rings.
-CHIP = Chip("toy", 1000.0, 1.0, 1e6, 10_000.0, 100.0, 2, 1, 4)
+# A cycle takes a second, and a link carries 100 bytes in it, the way to other slices 10; lines of 4 are rings.
+CHIP = Chip("toy", 1000.0, 1.0, 1e6, 10_000.0, 100.0, 10.0, 2, 1, 4)
 GRID = {"data": 2, "fsdp": 1, "tensor": 4}
 PLACES = [(x, y) for x in range(2) for y in range(4)]
 PLACEMENT = collectives.Placement(GRID, PLACES)
@@ -150,4 +150,56 @@ def test_speed_of_whole_slices(kind, sizes, speed):
 def test_sums_by_kind_and_axes():
     line = "all-reduce(%x), replica_groups={{0,4}}, to_apply=%sum"
     rows = found(f"%a = f32[100] {line}", f"ROOT %b = f32[100] {line}")
-    assert collectives.by_axes(rows) == {("all-reduce", "data", "f32"): (2, 800, pytest.approx(8.0))}
+    assert collectives.by_axes(rows) == {("all-reduce", "data", "ICI", "f32"): (2, 800, pytest.approx(8.0))}
+
+
+SLICES = {"data": 2, "fsdp": 3, "tensor": 1}
+BETWEEN = collectives.Placement(
+    GRID, PLACES, SLICES, {100_000 * (slice_ + 1) + i: slice_ for slice_ in range(6) for i in range(8)}
+)
+
+
+def between(kind, sent, received, target, work=""):
+    named = f'_xla_host_transfer_rendezvous="r_0",_xla_megascale_target="{target}"'
+    named += f',_xla_megascale_transfer_type="{kind}"'
+    attributes = f"is_host_transfer=true, frontend_attributes={{{named}}}"
+    return [
+        "%t = token[] after-all()",
+        f"%send = ({sent}, u32[], token[]) send(%x, %t), channel_id=2, {attributes}",
+        f"%recv = ({received}, u32[], token[]) recv(%t), channel_id=1, {attributes}",
+        *([work] if work else []),
+        "%sent = token[] send-done(%send), channel_id=2, is_host_transfer=true",
+        f"%done = ({received}, token[]) recv-done(%recv), channel_id=1, is_host_transfer=true",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("kind", "received", "target", "expected"),
+    [
+        # Of 400 bytes, over 10 a second: to all of six slices, to two, and to three.
+        ("ALL_REDUCE", "f32[100]", "{1,2,3,4,5,6}x{0:7}", ("all-reduce", "data+fsdp", 400, 400 * 2 * 5 / 6 / 10)),
+        ("ALL_REDUCE", "f32[100]", "{1:6}x{0:7}", ("all-reduce", "data+fsdp", 400, 400 * 2 * 5 / 6 / 10)),
+        ("REDUCE_SCATTER", "f32[50]", "{{100000,400000},{100001,400001}}", ("reduce-scatter", "data", 400, 20.0)),
+        ("ALL_GATHER", "f32[300]", "{{100000,200000,300000}}", ("all-gather", "fsdp", 1200, 80.0)),
+    ],
+)
+def test_transfers_between_slices(kind, received, target, expected):
+    (row,) = found(*between(kind, "f32[100]", received, target), placement=BETWEEN)
+    assert (row.opcode, row.axes, row.bytes) == expected[:3]
+    assert row.seconds == pytest.approx(expected[3])
+    assert (row.network, row.dtype, row.hidden_seconds) == ("DCN", "f32", 0)
+
+
+def test_work_before_the_receipt_hides_a_transfer_between_slices():
+    work = '%w = f32[100] fusion(%x), kind=kLoop, calls=%sum, backend_config={"estimated_cycles":"15"}'
+    lines = between("REDUCE_SCATTER", "f32[100]", "f32[50]", "{{100000,400000}}", work)
+    (row,) = found(*lines, placement=BETWEEN)
+    assert (row.seconds, row.hidden_seconds) == (20.0, 15.0)
+    costs = program_costs.costs(program(lines), CHIP, BETWEEN)
+    assert costs.unaccounted == [] and program_costs.total_seconds(costs, CHIP) == 15 + 5
+
+
+def test_two_devices_of_a_chip_share_its_way_to_other_slices():
+    placement = BETWEEN._replace(chips=[(x, 0) for x in range(4) for _ in range(2)])
+    (row,) = found(*between("REDUCE_SCATTER", "f32[100]", "f32[50]", "{{100000,400000}}"), placement=placement)
+    assert row.seconds == pytest.approx(40.0)

@@ -1,5 +1,8 @@
 """The mesh, its errors, and the table of logical axes."""
 
+import dataclasses
+from types import SimpleNamespace
+
 import jax
 import numpy as np
 import pytest
@@ -11,9 +14,9 @@ from input_pipeline.errors import UserError
 
 
 def test_mesh_sizes():
-    assert partitioning.parse_mesh("", 8) == {"data": 8, "fsdp": 1, "tensor": 1}
-    assert partitioning.parse_mesh("data=2,fsdp=2,tensor=2", 8) == {"data": 2, "fsdp": 2, "tensor": 2}
-    assert partitioning.parse_mesh("tensor=2,data=-1", 8) == {"data": 4, "fsdp": 1, "tensor": 2}
+    assert partitioning.parse_mesh("", 8) == {"data": 8, "fsdp": 1, "sequence": 1, "tensor": 1}
+    assert partitioning.parse_mesh("data=2,fsdp=2,tensor=2", 8) == {"data": 2, "fsdp": 2, "sequence": 1, "tensor": 2}
+    assert partitioning.parse_mesh("tensor=2,data=-1", 8) == {"data": 4, "fsdp": 1, "sequence": 1, "tensor": 2}
 
 
 @pytest.mark.parametrize(
@@ -35,6 +38,77 @@ def test_mesh_mistakes(text, words):
     assert f"--mesh={text}" in str(error.value)
 
 
+@dataclasses.dataclass(frozen=True)
+class Device:
+    id: int
+    slice_index: int
+    platform: str = "cpu"
+    device_kind: str = "cpu"
+    process_index: int = 0
+
+
+def in_slices(count, size):
+    """Devices of `count` slices of `size`, in an order that is not theirs."""
+    return [Device(i, i % count) for i in range(count * size)]
+
+
+@pytest.mark.parametrize(
+    ("mesh", "dcn_mesh", "slices"),
+    [
+        ("data=8", "", {"data": 2}),
+        ("data=2,fsdp=4", "", {"data": 2}),
+        ("data=2,fsdp=4", "fsdp=2", {"fsdp": 2}),
+        ("fsdp=8", "", {"fsdp": 2}),  # there is no other place
+        ("data=2,fsdp=2,tensor=2", "data=-1", {"data": 2}),
+        ("data=2,tensor=4", "tensor=2", {"tensor": 2}),
+    ],
+)
+def test_slices_lie_on_the_axes_that_they_are_given(mesh, dcn_mesh, slices):
+    devices = in_slices(2, 4)
+    sizes = partitioning.parse_mesh(mesh, 8)
+    arranged = partitioning.arrange(devices, sizes, dcn_mesh)
+    assert arranged.shape == tuple(sizes.values()) and {d.id for d in arranged.flat} == set(range(8))
+    found = partitioning.slices_of(SimpleNamespace(devices=arranged, shape=sizes))
+    assert found == dict.fromkeys(sizes, 1) | slices
+    # Along the other axes, and within its part of this one, a slice is whole.
+    (axis,) = (i for i, name in enumerate(sizes) if name in slices)
+    for part in np.split(arranged, 2, axis):
+        assert len({d.slice_index for d in part.flat}) == 1
+
+
+def test_four_slices_on_two_axes():
+    sizes = partitioning.parse_mesh("data=2,fsdp=4", 8)
+    arranged = partitioning.arrange(in_slices(4, 2), sizes, "")
+    found = partitioning.slices_of(SimpleNamespace(devices=arranged, shape=sizes))
+    assert (found["data"], found["fsdp"]) == (2, 2)
+
+
+@pytest.mark.parametrize(
+    ("mesh", "dcn_mesh", "words"),
+    [
+        ("data=8", "date=2", "--dcn_mesh=date=2: axis 'date' should be one of data"),
+        ("data=8", "data=0", "--dcn_mesh=data=0: data needs a size"),
+        ("data=8", "data=4", "--dcn_mesh=data=4 is for 4 slices, but there are 2"),
+        ("data=8", "fsdp=2", "--dcn_mesh=fsdp=2: fsdp=2 does not divide fsdp=1 of the mesh"),
+        ("tensor=8", "", "2 slices do not lie on data=1 and fsdp=1 of the mesh"),
+    ],
+)
+def test_slices_that_do_not_fit(mesh, dcn_mesh, words):
+    with pytest.raises(UserError, match=words):
+        partitioning.arrange(in_slices(2, 4), partitioning.parse_mesh(mesh, 8), dcn_mesh)
+
+
+def test_slices_of_different_sizes_make_no_mesh():
+    with pytest.raises(UserError, match="slices of different sizes make no mesh: 3, 2 devices"):
+        partitioning.arrange([*in_slices(2, 2), Device(4, 0)], partitioning.parse_mesh("", 6))
+
+
+def test_one_slice_takes_no_dcn_mesh():
+    with pytest.raises(UserError, match="--dcn_mesh=data=2 is for 2 slices, but there is 1"):
+        partitioning.make_mesh(dcn_text="data=2")
+    assert set(partitioning.slices_of(partitioning.make_mesh()).values()) == {1}
+
+
 def test_every_parameter_has_its_place():
     module = modeling.BertForPreTraining(BertConfig.named("tiny"))
     boxed = jax.eval_shape(lambda key: modeling.initialize(module, key), jax.random.key(0))
@@ -53,10 +127,19 @@ def test_batch_size_is_checked_with_the_nearest_that_fit():
         shape = {"data": 4, "fsdp": 1, "tensor": 2}  # noqa: RUF012
 
     partitioning.check_batch_size(Mesh, "--train_batch_size", 8)
+    with pytest.raises(UserError, match=r"--eval_batch_size=3 must be a multiple of 4 .*use 4$"):
+        partitioning.check_batch_size(Mesh, "--eval_batch_size", 3)
     with pytest.raises(UserError, match=r"--train_batch_size=6 must be a multiple of 4 .*use 4 or 8"):
         partitioning.check_batch_size(Mesh, "--train_batch_size", 6)
     with pytest.raises(UserError, match="use 12"):
         partitioning.check_batch_size(Mesh, "--train_batch_size", 8, accumulation_steps=3)
+
+
+def test_lengths_are_checked_with_the_nearest_that_fit():
+    mesh = SimpleNamespace(shape={"sequence": 4})
+    partitioning.check_length(mesh, 128)
+    with pytest.raises(UserError, match=r"--max_seq_length=30 must be a multiple of 4 \(sequence axis\): use 28 or 32"):
+        partitioning.check_length(mesh, 30)
 
 
 def test_one_process_feeds_all_rows():

@@ -96,6 +96,25 @@ def test_tpus_that_are_not_there(words, tmp_path):
     assert "MFU" in done.stdout and "DOES NOT FIT" not in done.stdout
 
 
+@pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="needs libtpu: pip install -e '.[plan]'")
+def test_two_slices_reduce_over_their_own_links_first(words, tmp_path):
+    command = [sys.executable, "-m", "bert_jax.main", *words[1:], "--topology=2xv5e:2x2"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=os.environ)
+    assert done.returncode == 0, done.stderr
+    plan = planned(tmp_path)
+    assert (plan["devices"], plan["chips"], plan["hosts"]) == (8, 8, 2)
+    assert (plan["mesh"]["data"], plan["slices"]["data"]) == (8, 2)
+    rows = plan["collectives"]
+    assert {row["axes"] for row in rows} == {"data"} and {row["network"] for row in rows} == {"ICI", "DCN"}
+    # Each of the four devices of a slice sends its part of the gradients to the other slice.
+    parameters = sum(row.total for row in parameter_rows(BertConfig(**CONFIG)))
+    reduced = sum(row["bytes"] for row in rows if (row["opcode"], row["network"]) == ("all-reduce", "DCN"))
+    assert reduced >= parameters
+    seconds = sum(row["seconds"] for row in rows if row["network"] == "DCN")
+    assert seconds >= 0.99 * reduced / CHIPS["v5e"].dcn_bytes_per_second
+    assert "slices" in done.stdout and "DCN" in done.stdout
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
@@ -107,6 +126,7 @@ def test_tpus_that_are_not_there(words, tmp_path):
             "--train_batch_size=32 must be a mult",
         ),
         (["--topology=cpu", "--mesh=data=1000"], "--mesh=data=1000 needs 1000 devices"),
+        (["--topology=cpu", "--dcn_mesh=data=2"], "--dcn_mesh=data=2 is for 2 slices, but there is 1"),
         (["--topology=cpu", "--max_seq_length=512"], "--max_seq_length=512 is longer than the position table"),
         (["--topology=cpu", "--masking_split=0.8,0.1"], "--masking_split"),
         (["--topology=cpu", "--max_seq_length=4"], "--max_seq_length"),

@@ -8,6 +8,7 @@ import sys
 import types
 
 import jax
+import numpy as np
 import pytest
 
 from bert_jax import planning
@@ -16,7 +17,7 @@ from bert_jax.config import BertConfig
 from input_pipeline.errors import UserError
 
 GIB = 2**30
-V5E = planning.Target("v5e:1x1", CHIPS["v5e"], [types.SimpleNamespace(coords=(0, 0, 0))], 1, 1)
+V5E = planning.Target("v5e:1x1", CHIPS["v5e"], [types.SimpleNamespace(coords=(0, 0, 0), id=0)], 1, 1)
 PROGRAM = """HloModule jit_train_step, is_scheduled=true
 
 ENTRY %main (x: f32[1000,1000]) -> f32[1000,1000] {
@@ -59,7 +60,7 @@ def step(compile_train):
         remat="none",
     )
     mesh = types.SimpleNamespace(
-        shape={"data": 1, "fsdp": 1, "tensor": 1}, devices=types.SimpleNamespace(flat=V5E.devices)
+        shape={"data": 1, "fsdp": 1, "tensor": 1}, devices=np.array(V5E.devices).reshape(1, 1, 1)
     )
     task = types.SimpleNamespace(module=types.SimpleNamespace(config=BertConfig.named("tiny")))
     return types.SimpleNamespace(flags=flags, mesh=mesh, task=task, compile_train=compile_train)

@@ -7,7 +7,7 @@ from bert_jax.chips import Chip
 from bert_jax.collectives import Placement
 
 # 1000 FLOPs, 10 bytes of memory and one cycle a second.
-CHIP = Chip("toy", 1000.0, 1.0, 1e6, 10.0, 1.0, 2, 1, 4)
+CHIP = Chip("toy", 1000.0, 1.0, 1e6, 10.0, 1.0, 1.0, 2, 1, 4)
 ALONE = Placement({"data": 1, "fsdp": 1, "tensor": 1}, [(0, 0)])
 
 
