@@ -22,7 +22,8 @@ def _product_forward(x, kernel):
 
 def _product_backward(saved, gradient):
     x, kernel = saved
-    return gradient @ kernel.astype(x.dtype).T, _sum_over_rows(x, gradient)
+    kernel_gradient = jax.lax.platform_dependent(x, gradient, tpu=_sum_over_batch, default=_sum_over_rows)
+    return gradient @ kernel.astype(x.dtype).T, kernel_gradient
 
 
 product.defvjp(_product_forward, _product_backward)
@@ -95,15 +96,25 @@ def _joined(x: jax.Array) -> jax.Array:
 
 
 def _einsum(names: str, *arrays: jax.Array) -> jax.Array:
-    return jnp.einsum(names, *arrays, preferred_element_type=jnp.promote_types(arrays[0].dtype, jnp.float32))
+    return jnp.einsum(names, *arrays, preferred_element_type=_wide(arrays[0]))
+
+
+def _wide(x: jax.Array) -> jnp.dtype:
+    return jnp.promote_types(x.dtype, jnp.float32)
 
 
 def _sum_over_rows(x: jax.Array, gradient: jax.Array) -> jax.Array:
-    """The gradient of a kernel, f32 [in, out]; a sum over one axis.
+    """The gradient of a kernel, f32 [in, out], as a sum over one axis.
 
-    Left to JAX it sums over all axes of a batch, for which XLA on CPU transposes an operand and takes twice the time.
+    Over all axes of a batch XLA on CPU transposes an operand and takes twice the time.
     """
     return _einsum("ri,ro->io", x.reshape(-1, x.shape[-1]), gradient.reshape(-1, gradient.shape[-1]))
+
+
+def _sum_over_batch(x: jax.Array, gradient: jax.Array) -> jax.Array:
+    """The same as a sum over all axes of a batch, of which each may be cut between devices."""
+    axes = tuple(range(x.ndim - 1))
+    return jax.lax.dot_general(x, gradient, ((axes, axes), ((), ())), preferred_element_type=_wide(x))
 
 
 @jax.custom_vjp
