@@ -17,7 +17,7 @@ from bert_jax.attention import attend, attention_mask
 from bert_jax.config import BertConfig, activation
 from bert_jax.dropout import dropout
 from bert_jax.normalization import layer_norm
-from bert_jax.partitioning import constrain
+from bert_jax.partitioning import constrain, whole
 
 REMAT_POLICIES = {
     "none": None,
@@ -65,7 +65,7 @@ class Dense(nn.Module):
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         initializer = weight_initializer(self.config, self.in_axis, self.out_axis)
-        kernel = self.param("kernel", initializer, (self.in_size, self.out_size))
+        kernel = whole(self.param("kernel", initializer, (self.in_size, self.out_size)), self.in_axis, self.out_axis)
         zeros = nn.with_logical_partitioning(nn.initializers.zeros, (self.out_axis,))
         bias = self.param("bias", zeros, (self.out_size,)).astype(self.dtype)
         x = x.astype(self.dtype)
@@ -99,7 +99,11 @@ class Embedding(nn.Module):
         self.embedding = self.param("embedding", init, (self.rows, self.config.hidden_size))
 
     def __call__(self, ids: jax.Array) -> jax.Array:
-        return products.lookup(self.embedding, ids, self.dtype)
+        return products.lookup(self.whole(), ids, self.dtype)
+
+    def whole(self) -> jax.Array:
+        """The table, see partitioning.whole."""
+        return whole(self.embedding, self.row_axis, "embed")
 
 
 class LayerNorm(nn.Module):
@@ -386,7 +390,7 @@ class BertForPreTraining(WithEncoder):
     def masked_lm(self, hidden: jax.Array, positions: jax.Array) -> jax.Array:
         """The masked_lm_logits of PreTrainingOutput, from the last hidden states [batch, length, hidden]."""
         masked = products.at_positions(hidden, positions)
-        return self.cls.predictions(masked, self.bert.embeddings.word_embeddings.embedding)
+        return self.cls.predictions(masked, self.bert.embeddings.word_embeddings.whole())
 
     def next_sentence(self, pooled: jax.Array) -> jax.Array:
         """The next_sentence_logits of PreTrainingOutput, from the pooled vectors [batch, hidden]."""

@@ -155,21 +155,19 @@ def partition_spec(axes: tuple[str | None, ...]) -> PartitionSpec:
 
 
 def constrain(x: jax.Array, *axes: str | None) -> jax.Array:
-    """Pins an activation to its place under the mesh in force; nothing without one."""
+    """Pins an activation to its place under the mesh in force; nothing without one, and within jax.shard_map."""
     mesh = jax.sharding.get_abstract_mesh()
-    if mesh.empty:
+    if mesh.empty or mesh.manual_axes:
         return x
+    if "length" in axes and x.shape[axes.index("length")] % mesh.shape["sequence"]:
+        # Where lengths vary, one that cannot be cut stays whole.
+        axes = tuple(None if axis == "length" else axis for axis in axes)
+    return jax.lax.with_sharding_constraint(x, partition_spec(axes))
 
-    def without_manual(names):
-        # Within jax.shard_map an array has no place on the axes that are cut by hand.
-        names = (names,) if isinstance(names, str) else names or ()
-        return tuple(name for name in names if name not in mesh.manual_axes) or None
 
-    # Where lengths vary, one that cannot be cut stays whole.
-    whole = "length" in axes and x.shape[axes.index("length")] % mesh.shape["sequence"] != 0
-    axes = tuple(None if whole and axis == "length" else axis for axis in axes)
-    spec = PartitionSpec(*map(without_manual, partition_spec(axes)))
-    return jax.lax.with_sharding_constraint(x, spec) if any(spec) else x
+def whole(parameter: jax.Array, *axes: str | None) -> jax.Array:
+    """A parameter with logical axes as its use needs it: gathered from where only its storage is cut."""
+    return constrain(parameter, *(None if axis == "embed" else axis for axis in axes))
 
 
 def first_row(rows: int) -> jax.Array | int:
