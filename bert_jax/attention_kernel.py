@@ -16,7 +16,7 @@ from jax.experimental.pallas import tpu as pltpu
 from bert_jax.dropout import keep_threshold, mix, row_keys
 
 MASKED_SCORE = -10000.0  # as in attention.py
-LONGEST = 1024  # of the scores of one head a few f32 copies are in memory at a time
+LONGEST = 1024  # a block of scores is in memory a few times over, in f32, and v4 has 16 MiB for all
 
 _NT = (((1,), (1,)), ((), ()))  # a @ b^T
 _TN = (((0,), (0,)), ((), ()))  # a^T @ b
@@ -55,51 +55,58 @@ def _scores(query, key, mask):
     return jnp.where(mask, scores * (query.shape[0] ** -0.5), MASKED_SCORE)
 
 
-def _keep(keys_ref, batch, head, length: int, rate: float):
-    """Which elements [keys, queries] dropout keeps: dropout.random_bits of [batch, heads, queries, keys]."""
-    queries = jax.lax.broadcasted_iota(jnp.uint32, (length, length), 1)
-    keys = jax.lax.broadcasted_iota(jnp.uint32, (length, length), 0)
-    index = (head.astype(jnp.uint32) * jnp.uint32(length) + queries) * jnp.uint32(length) + keys
-    return mix(mix(index + keys_ref[batch, 0]) ^ keys_ref[batch, 1]) < keep_threshold(rate)
+def _blocks(length: int) -> list[slice]:
+    """Queries whose scores are in memory together."""
+    size = 256 if length % 256 == 0 else 128
+    return [slice(start, start + size) for start in range(0, length, size)]
+
+
+def _dropped(x, keys_ref, queries: slice, rate: float):
+    """Dropout of x [keys, queries] of a head, with the bits that dropout.random_bits has for [batch, head, query, key]."""
+    if not rate:
+        return x
+    batch, head, length = pl.program_id(0), pl.program_id(1), x.shape[0]
+    query = jax.lax.broadcasted_iota(jnp.uint32, x.shape, 1) + jnp.uint32(queries.start)
+    key = jax.lax.broadcasted_iota(jnp.uint32, x.shape, 0)
+    index = (head.astype(jnp.uint32) * jnp.uint32(length) + query) * jnp.uint32(length) + key
+    keep = mix(mix(index + keys_ref[batch, 0]) ^ keys_ref[batch, 1]) < keep_threshold(rate)
+    return jnp.where(keep, x * (1.0 / (1.0 - rate)), 0.0)
 
 
 def _forward_kernel(keys_ref, query_ref, key_ref, value_ref, mask_ref, output_ref, peak_ref, total_ref, *, rate):
-    query, key, value = query_ref[0, 0], key_ref[0, 0], value_ref[0, 0]
-    scores = _scores(query, key, mask_ref[0] > 0)
-    peak = jnp.max(scores, axis=0, keepdims=True)
-    exponentials = jnp.exp(scores - peak)
-    total = jnp.sum(exponentials, axis=0, keepdims=True)
-    if rate:
-        keep = _keep(keys_ref, pl.program_id(0), pl.program_id(1), query.shape[1], rate)
-        exponentials = jnp.where(keep, exponentials * (1.0 / (1.0 - rate)), 0.0)
-    products = jax.lax.dot_general(value, exponentials.astype(value.dtype), _NN, preferred_element_type=jnp.float32)
-    output_ref[0, 0] = (products / total).astype(output_ref.dtype)
-    peak_ref[0, 0], total_ref[0, 0] = peak, total
+    key, value, mask = key_ref[0, 0], value_ref[0, 0], mask_ref[0] > 0
+    for queries in _blocks(query_ref.shape[-1]):
+        scores = _scores(query_ref[0, 0, :, queries], key, mask)
+        peak = jnp.max(scores, axis=0, keepdims=True)
+        exponentials = jnp.exp(scores - peak)
+        total = jnp.sum(exponentials, axis=0, keepdims=True)
+        weights = _dropped(exponentials, keys_ref, queries, rate).astype(value.dtype)
+        products = jax.lax.dot_general(value, weights, _NN, preferred_element_type=jnp.float32)
+        output_ref[0, 0, :, queries] = (products / total).astype(output_ref.dtype)
+        peak_ref[0, 0, :, queries], total_ref[0, 0, :, queries] = peak, total
 
 
 def _backward_kernel(
     keys_ref, query_ref, key_ref, value_ref, mask_ref, output_ref, peak_ref, total_ref, gradient_ref,
     query_gradient_ref, key_gradient_ref, value_gradient_ref, *, rate,
 ):  # fmt: skip
-    query, key, value, gradient = query_ref[0, 0], key_ref[0, 0], value_ref[0, 0], gradient_ref[0, 0]
-    mask = mask_ref[0] > 0
-    weights = jnp.exp(_scores(query, key, mask) - peak_ref[0, 0]) / total_ref[0, 0]
-    of_weights = jax.lax.dot_general(value, gradient, _TN, preferred_element_type=jnp.float32)
-    dropped = weights
-    if rate:
-        keep = _keep(keys_ref, pl.program_id(0), pl.program_id(1), query.shape[1], rate)
-        dropped = jnp.where(keep, weights * (1.0 / (1.0 - rate)), 0.0)
-        of_weights = jnp.where(keep, of_weights * (1.0 / (1.0 - rate)), 0.0)
-    of_values = jax.lax.dot_general(gradient, dropped.astype(value.dtype), _NT, preferred_element_type=jnp.float32)
-    value_gradient_ref[0, 0] = of_values.astype(value.dtype)
-    # Of a softmax p with gradient g the scores get p (g - sum(g p)), and that sum is also that of gradient x output.
-    shift = jnp.sum(gradient.astype(jnp.float32) * output_ref[0, 0], axis=0, keepdims=True)
-    of_scores = weights * (of_weights - shift) * (query.shape[0] ** -0.5)
-    of_scores = jnp.where(mask, of_scores, 0.0).astype(query.dtype)
-    of_queries = jax.lax.dot_general(key, of_scores, _NN, preferred_element_type=jnp.float32)
-    query_gradient_ref[0, 0] = of_queries.astype(query.dtype)
-    of_keys = jax.lax.dot_general(query, of_scores, _NT, preferred_element_type=jnp.float32)
+    key, value, mask = key_ref[0, 0], value_ref[0, 0], mask_ref[0] > 0
+    of_keys = of_values = 0.0
+    for queries in _blocks(query_ref.shape[-1]):
+        query, gradient = query_ref[0, 0, :, queries], gradient_ref[0, 0, :, queries]
+        weights = jnp.exp(_scores(query, key, mask) - peak_ref[0, 0, :, queries]) / total_ref[0, 0, :, queries]
+        dropped = _dropped(weights, keys_ref, queries, rate).astype(value.dtype)
+        of_values += jax.lax.dot_general(gradient, dropped, _NT, preferred_element_type=jnp.float32)
+        of_weights = jax.lax.dot_general(value, gradient, _TN, preferred_element_type=jnp.float32)
+        # Of a softmax p with gradient g the scores get p (g - sum(g p)); that sum is also that of gradient x output.
+        shift = jnp.sum(gradient.astype(jnp.float32) * output_ref[0, 0, :, queries], axis=0, keepdims=True)
+        of_scores = weights * (_dropped(of_weights, keys_ref, queries, rate) - shift)
+        of_scores = jnp.where(mask, of_scores * (query.shape[0] ** -0.5), 0.0).astype(query.dtype)
+        of_queries = jax.lax.dot_general(key, of_scores, _NN, preferred_element_type=jnp.float32)
+        query_gradient_ref[0, 0, :, queries] = of_queries.astype(query.dtype)
+        of_keys += jax.lax.dot_general(query, of_scores, _NT, preferred_element_type=jnp.float32)
     key_gradient_ref[0, 0] = of_keys.astype(key.dtype)
+    value_gradient_ref[0, 0] = of_values.astype(value.dtype)
 
 
 def _call(kernel, like, inputs, outputs, keys, rate, products, work, interpret):
@@ -131,7 +138,7 @@ def _call(kernel, like, inputs, outputs, keys, rate, products, work, interpret):
             out_specs=[block(x) for x in outputs],
         ),
         out_shape=outputs,
-        compiler_params=pltpu.CompilerParams(dimension_semantics=("parallel", "parallel"), vmem_limit_bytes=64 * 2**20),
+        compiler_params=pltpu.CompilerParams(dimension_semantics=("parallel", "parallel")),
         cost_estimate=pl.CostEstimate(flops=flops, bytes_accessed=moved, transcendentals=elements),
         interpret=interpret,
         name=f"attention_{work}",

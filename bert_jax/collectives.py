@@ -78,18 +78,19 @@ def fused_collectives(program: Program, fusion: Instruction) -> list[tuple[str, 
     """Transfers in a fusion, with the computation that they stand in.
 
     The compiler puts one transfer into several: one that starts it, some that do other work meanwhile, and one that
-    ends it. They have the same channel.
+    ends it. They have the same channel and chain.
     """
     return [(place, inner) for place, inner in program.fused(fusion) if is_collective(inner)]
 
 
 def collectives(program: Program, chip: Chip, placement: Placement) -> Iterator[Collective]:
     """The transfers between devices, with how much of each is beside other work."""
-    fused: dict[tuple[str, str], list] = {}  # of each: computation, instruction, how often, cycles beside
+    fused: dict[tuple[str, ...], list] = {}  # of each: computation, instruction, how often, cycles beside
     for computation, instruction, times in program.executed():
         for place, inner in fused_collectives(program, instruction):
-            channel = re.search(r"channel_id=(\d+)", inner.rest)
-            row = fused.setdefault((computation, channel[1] if channel else inner.name), [place, inner, times, 0])
+            # Transfers of equal kind may have one channel; the chain is of one transfer.
+            marks = re.findall(r'(?:channel_id|chain_id)="?(\d+)', inner.rest)
+            row = fused.setdefault((computation, *(marks or [inner.name])), [place, inner, times, 0])
             row[3] += instruction.cycles or 0
         if instruction.opcode == "send" and _SLICE_TRANSFER.search(instruction.rest):
             yield _between_slices(program, chip, placement, computation, instruction, times)
