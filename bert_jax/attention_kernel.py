@@ -62,7 +62,7 @@ def _blocks(length: int) -> list[slice]:
 
 
 def _dropped(x, keys_ref, queries: slice, rate: float):
-    """Dropout of x [keys, queries] of a head, with the bits that dropout.random_bits has for [batch, head, query, key]."""
+    """Dropout of x [keys, queries] of a head, by the bits of dropout.random_bits for [batch, head, query, key]."""
     if not rate:
         return x
     batch, head, length = pl.program_id(0), pl.program_id(1), x.shape[0]
