@@ -49,10 +49,8 @@ def main(_):
         first = None
         for change in changes:
             # A folder for each, named by its configuration.
-            name = f"{_MODEL.value}_{_LAYERS.value}_{change.strip('-').replace('=', '_') or 'defaults'}".replace(
-                ",", "_"
-            )
-            file = folder / f"{name}.json"
+            name = re.sub(r"\W+", "_", change.strip("-") or "defaults")
+            file = folder / f"{_MODEL.value}_{_LAYERS.value}_{name}.json"
             file.write_text(config.to_json())
             plan = plans.plan(str(file), length, device_batch, _TOPOLOGY.value, [change] if change else [])
             found.append(plan | {"change": change})
