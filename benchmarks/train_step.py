@@ -1,23 +1,25 @@
-"""Time of one pretraining step on CPU here and in Hugging Face's PyTorch BERT, in one process, taking turns.
+"""Time of one pretraining step on CPU here, in Hugging Face's PyTorch BERT and in KerasHub, in one process, in turns.
 
     python benchmarks/train_step.py [--model=base --batch_size=8 --max_seq_length=128] [--output_file=results.jsonl]
 
 A step is forward, backward, clipping by global norm and an update of Adam with weight decay, with dropout 0.1, in
 float32; ratios are to the time of bert_jax. Hugging Face's BertForPreTraining scores words at all positions; the third
-contestant is the same model with its head at the masked positions only, as here. Without torch and transformers only
-bert_jax is timed. Other work on the machine slows all: trust the ratios, best on one core (taskset -c 0), where no
-thread waits for another.
+contestant is the same model with its head at the masked positions only, as here; --torch_compile adds both compiled.
+KerasHub runs on JAX with one compiled step; it has no next-sentence prediction, and its GELU is the tanh form, which
+costs less than the erf form of the others. What is not installed is left out. Other work on the machine slows all:
+trust the ratios, best on one core (taskset -c 0), where no thread waits for another.
 """
 
+import functools
 import importlib.util
 import itertools
-import json
 import math
-import os
 import time
 from collections.abc import Callable
 
+import keras_bert
 import numpy as np
+import results
 from absl import app, flags
 
 from bert_jax.config import BertConfig
@@ -28,6 +30,7 @@ _BATCH_SIZE = flags.DEFINE_integer("batch_size", 8, "Examples of a step.", lower
 _MAX_SEQ_LENGTH = flags.DEFINE_integer("max_seq_length", 128, "Tokens of an example.", lower_bound=8)
 _MAX_PREDICTIONS = flags.DEFINE_integer("max_predictions_per_seq", None, "Default: 15% of the length, rounded up.")
 _STEPS = flags.DEFINE_integer("steps", 5, "Timed steps of each contestant, after one that is not timed.", lower_bound=1)
+_TORCH_COMPILE = flags.DEFINE_bool("torch_compile", False, "Time PyTorch's compiled models too; needs a C++ compiler.")
 _OUTPUT_FILE = flags.DEFINE_string("output_file", None, "A file to which the results are added as one line of JSON.")
 
 COLUMNS = ("seconds", "cpu_seconds", "ratio", "cpu_ratio")
@@ -82,7 +85,9 @@ def our_step(config: BertConfig, batch: dict[str, np.ndarray]) -> Callable[[], f
     return step
 
 
-def torch_steps(config: BertConfig, batch: dict[str, np.ndarray], threads: int) -> list[Callable[[], float]]:
+def torch_steps(
+    config: BertConfig, batch: dict[str, np.ndarray], threads: int, compile_too: bool
+) -> dict[str, Callable[[], float]]:
     """The same in PyTorch, with words scored at all positions and at the masked ones."""
     import torch
     import transformers
@@ -124,7 +129,26 @@ def torch_steps(config: BertConfig, batch: dict[str, np.ndarray], threads: int) 
         optimizer.step()
         return loss.item()
 
-    return [lambda: step(loss_at_all_positions), lambda: step(loss_at_masked_positions)]
+    losses = {"Hugging Face": loss_at_all_positions, "Hugging Face, masked positions": loss_at_masked_positions}
+    if compile_too:
+        losses |= {f"{name}, compiled": torch.compile(function) for name, function in losses.items()}
+    return {name: functools.partial(step, function) for name, function in losses.items()}
+
+
+def keras_step(config: BertConfig, batch: dict[str, np.ndarray]) -> Callable[[], float]:
+    """The same in KerasHub, without next-sentence prediction."""
+    import jax
+
+    step_function, state = keras_bert.train_step(config, LEARNING_RATE, WEIGHT_DECAY, CLIP_NORM)
+    compiled = jax.jit(step_function, donate_argnums=0)
+    batch = jax.tree.map(jax.numpy.asarray, batch)
+
+    def step() -> float:
+        nonlocal state
+        state, loss = compiled(state, batch)
+        return float(loss)
+
+    return step
 
 
 def time_in_turns(contestants: dict[str, Callable[[], float]], steps: int) -> dict[str, np.ndarray]:
@@ -146,37 +170,40 @@ def main(_):
     length = _MAX_SEQ_LENGTH.value
     predictions = _MAX_PREDICTIONS.value or math.ceil(0.15 * length)
     batch = made_up_batch(config, _BATCH_SIZE.value, length, predictions)
-    threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    threads = results.threads()
 
     contestants = {"bert_jax": our_step(config, batch)}
     if importlib.util.find_spec("torch") and importlib.util.find_spec("transformers"):
-        all_positions, masked_positions = torch_steps(config, batch, threads)
-        contestants |= {"Hugging Face": all_positions, "Hugging Face, masked positions": masked_positions}
+        contestants |= torch_steps(config, batch, threads, _TORCH_COMPILE.value)
     else:
-        print("only bert_jax is timed: for the comparison `pip install torch transformers`")
+        print("without Hugging Face: `pip install torch transformers` for it")
+    if keras_bert.is_installed():
+        contestants["KerasHub"] = keras_step(config, batch)
+    else:
+        print("without KerasHub: `pip install keras-hub` for it")
     seconds = time_in_turns(contestants, _STEPS.value)
 
     print(f"{_MODEL.value}, {_BATCH_SIZE.value} x {length}, {predictions} predictions, float32, {threads} threads")
-    print(f"{'medians of a step':32}" + "".join(f"{column.replace('_', ' '):>16}" for column in COLUMNS))
-    results = {}
+    print(f"{'medians of a step':40}" + "".join(f"{column.replace('_', ' '):>16}" for column in COLUMNS))
+    found = {}
     for name, times in seconds.items():
         median = np.median(times, axis=0)
         # Steps of one turn met the same load of the machine.
         ratio = np.median(times / seconds["bert_jax"], axis=0)
-        results[name] = dict(zip(COLUMNS, [*median.tolist(), *ratio.tolist()], strict=True))
-        print(f"{name:32}" + "".join(f"{results[name][column]:>16.3f}" for column in COLUMNS))
-    if _OUTPUT_FILE.value:
-        result = {
+        found[name] = dict(zip(COLUMNS, [*median.tolist(), *ratio.tolist()], strict=True))
+        print(f"{name:40}" + "".join(f"{found[name][column]:>16.3f}" for column in COLUMNS))
+    results.add(
+        _OUTPUT_FILE.value,
+        {
             "model": _MODEL.value,
             "batch_size": _BATCH_SIZE.value,
             "max_seq_length": length,
             "max_predictions_per_seq": predictions,
             "threads": threads,
             "steps": _STEPS.value,
-            "results": results,
-        }
-        with open(_OUTPUT_FILE.value, "a", encoding="utf-8") as file:
-            file.write(json.dumps(result) + "\n")
+            "results": found,
+        },
+    )
 
 
 if __name__ == "__main__":
