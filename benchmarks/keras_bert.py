@@ -83,9 +83,11 @@ def encoders(folder: str, max_length: int, batch_size: int) -> dict[str, Callabl
     import jax
     import keras_hub
 
-    embedder = keras_hub.models.BertTextEmbedder.from_preset(folder, pooling_mode="mean", normalize=False)
-    embedder.preprocessor.sequence_length = max_length
-    tokenizer = embedder.preprocessor.tokenizer
+    tokenizer = keras_hub.models.BertTokenizer.from_preset(folder, strip_accents=True)  # its default gives [UNK] for é
+    preprocessor = keras_hub.models.BertTextEmbedderPreprocessor(tokenizer, sequence_length=max_length)
+    embedder = keras_hub.models.BertTextEmbedder.from_preset(
+        folder, preprocessor=preprocessor, pooling_mode="mean", normalize=False
+    )
     compiled = jax.jit(lambda variables, inputs: embedder.stateless_call(*variables, inputs, training=False)[0])
 
     def sorted_by_tokens(sentences):
