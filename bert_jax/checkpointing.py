@@ -36,9 +36,6 @@ _UNFINISHED = ".orbax-checkpoint-tmp"
 _DISK_TROUBLE = re.compile(
     "No space left on device|Disk quota exceeded|File too large|Read-only file system|Permission denied"
 )
-_LOST_CONTACT = re.compile(
-    "Gloo|Connection closed by peer|[Cc]oordination ?[Ss]ervice|coordination agent|DEADLINE_EXCEEDED|UNAVAILABLE"
-)
 _DROPPED_ERRORS = ("Future exception was never retrieved", "Task exception was never retrieved")  # of asyncio
 _WITHOUT_IT = "with that folder moved away, the checkpoint before it is used"
 _CHUNK_BYTES = 1 << 20
@@ -210,7 +207,7 @@ def restore(folder: str | os.PathLike, step: int, target: Any) -> Any:
         except UserError:
             raise
         except Exception as error:
-            if _LOST_CONTACT.search(str(error)):  # the other processes are gone, the checkpoint is as good as before
+            if processes.are_lost(error):  # the checkpoint is as good as before
                 raise
             raise UserError(f"the checkpoint {path.parent} cannot be read: {_reason(error)}; {_WITHOUT_IT}") from error
 

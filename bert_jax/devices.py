@@ -16,6 +16,9 @@ from input_pipeline.errors import UserError
 
 CONNECT_SECONDS = 120
 LEAVE_SECONDS = 10
+# When nothing was heard of a process for so long, JAX ends the others. A thread of its own sends the signs of life, so
+# steps and compilations may take longer.
+SILENCE_SECONDS = 30
 
 
 def start(flags: Any) -> None:
@@ -101,6 +104,7 @@ def _join(who: str, local_device_ids: Sequence[int], **others: Any) -> None:
         jax.distributed.initialize(
             local_device_ids=None if "JAX_LOCAL_DEVICE_IDS" in os.environ else list(local_device_ids),
             initialization_timeout=2 * CONNECT_SECONDS,
+            heartbeat_timeout_seconds=SILENCE_SECONDS,
             **others,
         )
     except Exception as error:
@@ -147,6 +151,17 @@ def check_same_flags(values: Mapping[str, Any]) -> None:
     ]
     if not processes.all_true(not differences):
         raise UserError("all processes need the same flags: " + "; ".join(differences or ["see what another one says"]))
+
+
+def lost_others(error: Exception) -> str | None:
+    """What to tell the user about an `error` that only says that another process is gone; None for any other."""
+    if not (isinstance(error, jax.errors.JaxRuntimeError) and processes.are_lost(error)):
+        return None
+    return (
+        f"process {jax.process_index()} lost contact with another one, which may have said why ("
+        f"{str(error).strip().splitlines()[0]}); the same command, given to all again, goes on from the last complete "
+        "checkpoint"
+    )
 
 
 def leave(code: int) -> int:

@@ -102,8 +102,9 @@ def main(argv: list[str] | None = None) -> int:
         # Steps have handlers of their own, which save; here nothing is lost that the same command does not make again.
         _tell("stopped; nothing that was written before is lost, and the same command does the rest")
         return _leave(EXIT_STOPPED)
-    except Exception:
-        _tell(traceback.format_exc().rstrip())
+    except Exception as error:
+        lost = _lost_others(error)
+        _tell(f"error: {lost}" if lost else traceback.format_exc().rstrip())
         return _leave(EXIT_FAILED)
     finally:
         sys.stdout = output
@@ -194,8 +195,13 @@ def _discard(stream: TextIO) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
+# Only modes that compute on devices can have other processes.
+def _lost_others(error: Exception) -> str | None:
+    devices = sys.modules.get("bert_jax.devices")
+    return devices.lost_others(error) if devices else None
+
+
 def _leave(code: int) -> int:
-    """Parts from the other processes where there are any, which only modes that compute on devices can have."""
     devices = sys.modules.get("bert_jax.devices")
     return devices.leave(code) if devices else code
 

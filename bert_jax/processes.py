@@ -6,6 +6,7 @@ With one process nothing here touches a device or waits.
 import collections
 import contextlib
 import json
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -21,6 +22,12 @@ POLL_SECONDS = 1.0
 
 # What is used of the client of the coordination service.
 _CALLS = ("key_value_set", "key_value_try_get", "key_value_dir_get", "key_value_delete", "wait_at_barrier")
+
+# What the libraries say that carry something to other processes and find them gone.
+_LOST = re.compile(
+    "Gloo|Connection closed by peer|remote process exited|[Cc]oordination ?[Ss]ervice|coordination agent"
+    "|DEADLINE_EXCEEDED|UNAVAILABLE"
+)
 
 _T = TypeVar("_T")
 
@@ -124,6 +131,11 @@ def _broadcast(data: bytes) -> bytes:
     if is_first():
         buffer[:] = np.frombuffer(data, np.uint8)
     return np.asarray(multihost_utils.broadcast_one_to_all(buffer)).tobytes()
+
+
+def are_lost(error: BaseException) -> bool:
+    """Whether `error` comes from another process that has ended or cannot be reached."""
+    return jax.distributed.is_initialized() and bool(_LOST.search(str(error)))
 
 
 def post(note: str) -> None:

@@ -8,6 +8,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import jax
@@ -46,10 +47,12 @@ class PretrainingRun:
         folder: the output folder.
         batches: for each process of the last call that ended by itself, its batches: row number -> digest.
         errors: for each process of the last call of `elsewhere`, what it wrote to stderr.
+        seconds_after_signal: how long the last call of `elsewhere` took from the signal it sent until all had ended.
     """
 
     def __init__(self, corpus: Path, folder: Path, **flags):
         self.folder, self.batches, self.errors = folder / "out", [], []
+        self.seconds_after_signal: float | None = None
         self._compiled = corpus / "compiled"
         self._records = folder
         self._flags = {
@@ -116,6 +119,8 @@ class PretrainingRun:
         finally:
             for process in running:
                 process.kill()
+        if send:
+            self.seconds_after_signal = time.time() - os.stat(f"{records[send[1]]}.signal").st_mtime
         self.batches = [json.loads(record.read_text()) for record in records if record.exists()]
         print("\n".join(self.errors), file=sys.stderr)
         return [process.returncode for process in running]

@@ -2,6 +2,8 @@
 
 usage: recorded_run.py RECORD_FILE SIGNAL BATCH FLAG...
 
+RECORD_FILE.signal is touched when the signal is sent.
+
 The mesh takes one device of each process after the other, as that of a slice of a TPU pod may.
 
 Before batch number BATCH (from 0; -1 never) the process sends itself SIGNAL, when checkpoints that were begun have had
@@ -17,6 +19,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -63,6 +66,7 @@ def run(record_file, number, last_batch, flags):
     def before_batch(batch):
         if batch == last_batch:
             time.sleep(1)
+            Path(f"{record_file}.signal").touch()
             os.kill(os.getpid(), number)
         if batch >= last_batch >= 0:
             time.sleep(0.05)

@@ -204,3 +204,15 @@ def test_the_peak_of_memory_is_that_of_the_fullest_device(monkeypatch):
     assert devices.memory_metrics() == {"memory_peak_bytes": 7}
     monkeypatch.setattr(jax, "local_devices", lambda: devices_of("cpu", None, None))
     assert devices.memory_metrics() == {}
+
+
+def test_the_loss_of_another_process_is_told_in_one_line(monkeypatch):
+    lost = jax.errors.JaxRuntimeError("UNKNOWN: Gloo all-reduce failed: Connection closed by peer [::1]:80\nand more")
+    assert devices.lost_others(lost) is None  # there is no other one
+    monkeypatch.setattr(jax.distributed, "is_initialized", lambda: True)
+    assert devices.lost_others(lost) == (
+        "process 0 lost contact with another one, which may have said why (UNKNOWN: Gloo all-reduce failed: Connection "
+        "closed by peer [::1]:80); the same command, given to all again, goes on from the last complete checkpoint"
+    )
+    assert devices.lost_others(jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory")) is None
+    assert devices.lost_others(OSError("UNAVAILABLE")) is None
