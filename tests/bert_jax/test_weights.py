@@ -132,12 +132,12 @@ def test_layouts():
     arrays = torch_arrays()
     name = "bert.encoder.layer.0.attention.self.key.weight"
     kernel = from_torch(weights[name], arrays[name])
-    assert kernel.shape == (24, 3, 8)
-    assert kernel[5, 2, 7] == arrays[name][2 * 8 + 7, 5]
+    assert kernel.shape == (24, 24)
+    assert kernel[5, 2 * 8 + 7] == arrays[name][2 * 8 + 7, 5]
     name = "bert.encoder.layer.0.attention.output.dense.weight"
     kernel = from_torch(weights[name], arrays[name])
-    assert kernel.shape == (3, 8, 24)
-    assert kernel[2, 7, 5] == arrays[name][5, 2 * 8 + 7]
+    assert kernel.shape == (24, 24)
+    assert kernel[2 * 8 + 7, 5] == arrays[name][5, 2 * 8 + 7]
     table = from_torch(weights[WORD_EMBEDDINGS], arrays[WORD_EMBEDDINGS])
     assert table.shape == (128, 24) and not table[97:].any()
     dirty = table.copy()
