@@ -4,8 +4,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from plain_formulas import assert_close, value_and_gradients
 
-from bert_jax.attention import attention_mask, dot_product_attention
+from bert_jax.attention import MASKED_SCORE, attention_mask, dot_product_attention
+from bert_jax.dropout import dropout
 
 
 def inputs(scale=1.0, dtype=jnp.float32):
@@ -53,3 +55,51 @@ def test_a_fully_masked_row_is_finite_and_touches_no_other(dtype):
         *(x[jnp.array([0, 2])] for x in arguments), attention_mask(mask[jnp.array([0, 2])], "bidirectional")
     )
     np.testing.assert_array_equal(out[jnp.array([0, 2])], others)
+
+
+def softmax_of_scores(query, key, value, mask, rate=0.0, dropout_key=None):
+    """The plain formula, for automatic differentiation."""
+    scores = jnp.einsum("bqnd,bknd->bnqk", query, key) / jnp.sqrt(query.shape[-1])
+    weights = jax.nn.softmax(jnp.where(mask, scores, MASKED_SCORE))
+    weights = weights if dropout_key is None else dropout(weights, rate, dropout_key)
+    return jnp.einsum("bnqk,bknd->bqnd", weights, value)
+
+
+MASKS = {
+    "padding": attention_mask(jnp.array([[1, 1, 1, 1, 0, 0], [1] * 6, [1, 0, 1, 0, 1, 1]]), "bidirectional"),
+    "nothing to attend to": attention_mask(jnp.array([[1] * 6, [0] * 6, [1, 0, 0, 0, 0, 0]]), "bidirectional"),
+    "left to right": attention_mask(jnp.array([[0, 0, 1, 1, 1, 1], [1] * 6, [1] * 6]), "left_to_right"),
+    "packed": attention_mask(jnp.array([[1, 1, 1, 2, 2, 0], [1, 2, 3, 4, 5, 6], [1] * 6]), "bidirectional", True),
+}
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.4])
+@pytest.mark.parametrize("name", MASKS)
+def test_gradients_are_those_of_the_formula(name, rate):
+    dropout_key = jax.random.key(5) if rate else None
+
+    def of(function):
+        return value_and_gradients(lambda *arrays: function(*arrays, MASKS[name], rate, dropout_key), *inputs())
+
+    assert_close(of(dot_product_attention), of(softmax_of_scores), 1e-5)
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.4])
+def test_bf16_stays_close_to_the_formula(rate):
+    dropout_key = jax.random.key(5) if rate else None
+    arrays = inputs(dtype=jnp.bfloat16)
+
+    def of(function, *arrays):
+        return value_and_gradients(lambda *arrays: function(*arrays, MASKS["padding"], rate, dropout_key), *arrays)
+
+    found = of(dot_product_attention, *arrays)
+    assert {x.dtype for x in found} == {jnp.dtype(jnp.bfloat16)}
+    assert_close(found, of(softmax_of_scores, *(x.astype(jnp.float32) for x in arrays)), 2**-6)
+
+
+def test_what_is_masked_gets_no_gradient():
+    mask = attention_mask(jnp.array([[1, 1, 1, 1, 0, 0]] * 3), "bidirectional")
+    _, _, of_key, of_value = value_and_gradients(lambda *arrays: dot_product_attention(*arrays, mask), *inputs())
+    for gradient in (of_key, of_value):
+        assert not np.asarray(gradient[:, 4:]).any()
+        assert np.asarray(gradient[:, :4]).all()

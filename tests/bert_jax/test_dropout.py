@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from bert_jax.dropout import dropout, random_bits
+from bert_jax.dropout import dropout, keep_threshold, random_bits, row_keys
 
 
 def bits(seed, shape):
@@ -66,3 +66,37 @@ def test_streams_of_two_rows_are_no_permutations_of_each_other():
 
 def test_rows_do_not_depend_on_the_number_of_rows():
     np.testing.assert_array_equal(bits(2, (8, 16))[:4], bits(2, (4, 16)))
+
+
+def keys_of_rows(seed, rows):
+    return np.asarray(row_keys(jax.random.key_data(jax.random.key(seed)), rows))
+
+
+def test_keys_of_rows_are_fair_and_differ():
+    keys = keys_of_rows(0, 2**16)
+    assert (keys.dtype, keys.shape) == (np.uint32, (2**16, 2))
+    for column in keys.T:
+        assert len(np.unique(column)) == len(column)
+        ones = np.array([(column >> np.uint32(i) & 1).sum(dtype=int) for i in range(32)])
+        assert np.abs(ones - 2**15).max() < 5 * np.sqrt(2**16 / 4)
+        assert stats.chisquare(np.bincount(column >> np.uint32(24), minlength=256)).pvalue > 1e-4
+
+
+@pytest.mark.parametrize("other", ["the other key", "next row", "next seed"])
+def test_keys_of_rows_are_independent(other):
+    first, second = keys_of_rows(0, 2**14).T
+    b = {"the other key": second, "next row": np.roll(first, 1), "next seed": keys_of_rows(1, 2**14)[:, 1]}[other]
+    differing = np.bitwise_count((second if other == "next seed" else first) ^ b).sum(dtype=int)
+    assert abs(differing - 2**14 * 16) < 5 * np.sqrt(2**14 * 8)
+
+
+def test_the_bits_of_a_row_come_of_its_keys():
+    """What the kernel of attention counts on: mix is a bijection, so no two elements of a row have the same bits."""
+    words = bits(3, (2, 2**16))
+    assert all(len(np.unique(row)) == 2**16 for row in words)
+    np.testing.assert_array_equal(words[:, :5], bits(3, (2, 5)))
+
+
+@pytest.mark.parametrize("rate", [1e-10, 0.1, 0.5, 0.999])
+def test_the_threshold_keeps_the_share(rate):
+    assert abs(int(keep_threshold(rate)) / 2**32 - (1 - rate)) < 2**-31

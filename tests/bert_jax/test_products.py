@@ -4,23 +4,95 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from plain_formulas import assert_close, value_and_gradients
 
 from bert_jax import products
 
+BATCH, LENGTH, HEADS, HEAD_DIM, OUT = 2, 5, 3, 4, 7
+SHAPES = {  # of the inputs, and what is computed
+    "product": (((BATCH, LENGTH, OUT), (OUT, 12)), products.product, lambda x, kernel: x @ kernel),
+    "to_heads": (
+        ((BATCH, LENGTH, OUT), (OUT, HEADS * HEAD_DIM)),
+        lambda x, kernel: products.to_heads(x, kernel, HEADS),
+        lambda x, kernel: (x @ kernel).reshape(BATCH, LENGTH, HEADS, HEAD_DIM),
+    ),
+    "from_heads": (
+        ((BATCH, LENGTH, HEADS, HEAD_DIM), (HEADS * HEAD_DIM, OUT)),
+        products.from_heads,
+        lambda x, kernel: x.reshape(BATCH, LENGTH, -1) @ kernel,
+    ),
+    "logits": (((6, 8), (5, 8), (5,)), products.logits, lambda x, table, bias: x @ table.T + bias),
+}
+
+
+def normal(*shapes, seed=0):
+    """Random arrays, f32, that bfloat16 holds exactly."""
+    keys = jax.random.split(jax.random.key(seed), len(shapes))
+    return [jax.random.normal(key, shape).astype(jnp.bfloat16).astype(jnp.float32) for key, shape in zip(keys, shapes)]
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_values_and_gradients_are_those_of_the_formula(name):
+    shapes, ours, plain = SHAPES[name]
+    inputs = normal(*shapes)
+    assert_close(value_and_gradients(ours, *inputs), value_and_gradients(plain, *inputs), 1e-5)
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_in_bf16_the_gradients_of_parameters_are_f32(name):
+    shapes, ours, plain = SHAPES[name]
+    x, *parameters = normal(*shapes)
+    expected = value_and_gradients(plain, x, *parameters)
+    value, x_gradient, *gradients = value_and_gradients(ours, x.astype(jnp.bfloat16), *parameters)
+    assert value.dtype == (jnp.float32 if name == "logits" else jnp.bfloat16)
+    assert x_gradient.dtype == jnp.bfloat16
+    assert_close((value, x_gradient), expected[:2], 2**-7)
+    assert [gradient.dtype for gradient in gradients] == [jnp.float32] * len(parameters)
+    # All that goes into these products is exact in bfloat16; what comes out is not rounded to it.
+    assert_close(gradients, expected[2:], 1e-5)
+
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
-def test_the_gradient_of_the_tied_table_is_f32_whatever_is_computed_in(dtype):
-    keys = jax.random.split(jax.random.key(0), 3)
-    x = jax.random.normal(keys[0], (6, 8)).astype(dtype)
-    table = jax.random.normal(keys[1], (5, 8))
-    bias = jnp.zeros(5)
-    weights = jax.random.normal(keys[2], (6, 5)).astype(dtype).astype(jnp.float32)
+def test_the_forms_for_tpu_equal_the_others(dtype):
+    shapes = (BATCH, LENGTH, OUT), (BATCH, LENGTH, HEADS, HEAD_DIM), (BATCH, LENGTH, 4)
+    hidden, heads, other = (x.astype(dtype) for x in normal(*shapes))
+    on_tpu = [
+        products._to_heads_apart(hidden, heads),
+        products._from_heads_apart(heads, hidden),
+        products._sum_over_batch(hidden, other),
+    ]
+    elsewhere = [
+        products._to_heads_joined(hidden, heads),
+        products._from_heads_joined(heads, hidden),
+        products._sum_over_rows(hidden, other),
+    ]
+    assert {x.dtype for x in (*on_tpu, *elsewhere)} == {jnp.dtype(jnp.float32)}
+    assert [x.shape for x in on_tpu] == [(OUT, HEADS * HEAD_DIM), (HEADS * HEAD_DIM, OUT), (OUT, 4)]
+    assert_close(on_tpu, elsewhere, 1e-6)
 
-    x_gradient, table_gradient = jax.grad(lambda *inputs: jnp.sum(weights * products.logits(*inputs, bias)), (0, 1))(
-        x, table
-    )
-    assert (x_gradient.dtype, table_gradient.dtype) == (dtype, jnp.float32)
-    exact = [np.asarray(array, np.float64) for array in (x, table.astype(dtype), weights)]
-    np.testing.assert_allclose(table_gradient, exact[2].T @ exact[0], rtol=1e-5, atol=1e-6)
-    tolerance = 1e-5 if dtype == jnp.float32 else 1e-2
-    np.testing.assert_allclose(np.asarray(x_gradient, np.float64), exact[2] @ exact[1], rtol=tolerance, atol=tolerance)
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_rows_looked_up(dtype):
+    (table,) = normal((6, 4))
+    ids = jnp.array([[0, 3, 3], [5, 9, 0]])  # one past the end is the last
+    value, gradient = value_and_gradients(lambda table: products.lookup(table, ids, dtype), table)
+    assert (value.dtype, gradient.dtype) == (dtype, jnp.float32)
+    plain = value_and_gradients(lambda table: jnp.eye(6)[jnp.minimum(ids, 5)] @ table, table)
+    assert_close((value, gradient), plain, 1e-6)
+
+
+def test_the_gradient_of_a_frequent_word_adds_up_in_f32():
+    ids = jnp.zeros((1000,), jnp.int32)
+    gradient = jax.grad(lambda table: jnp.sum(products.lookup(table, ids, jnp.bfloat16)))(jnp.ones((2, 3)))
+    np.testing.assert_array_equal(gradient, [[1000.0] * 3, [0.0] * 3])
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_hidden_states_at_positions(dtype):
+    (hidden,) = normal((2, 5, 4))
+    positions = jnp.array([[4, 1, 1], [0, 2, 3]])
+    value, gradient = value_and_gradients(lambda x: products.at_positions(x, positions), hidden.astype(dtype))
+    assert value.dtype == gradient.dtype == dtype
+    np.testing.assert_array_equal(value, np.asarray(hidden)[[[0], [1]], positions])
+    plain = value_and_gradients(lambda x: jnp.stack([x[i][positions[i]] for i in range(2)]), hidden)
+    assert_close([gradient], plain[1:], 1e-6 if dtype == jnp.float32 else 2**-8)
