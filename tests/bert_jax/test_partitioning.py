@@ -4,9 +4,11 @@ import dataclasses
 from types import SimpleNamespace
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import PartitionSpec
+from jax.sharding import NamedSharding, PartitionSpec
+from jaxprs import equations, mesh_of
 
 from bert_jax import modeling, partitioning
 from bert_jax.config import BertConfig
@@ -147,3 +149,82 @@ def test_one_process_feeds_all_rows():
     assert partitioning.local_rows(mesh, 4).tolist() == [0, 1, 2, 3]
     batch = {"input_ids": np.arange(8).reshape(4, 2)}
     np.testing.assert_array_equal(partitioning.to_global_batch(mesh, batch, 4)["input_ids"], batch["input_ids"])
+
+
+def cut(shape, spec, **sizes):
+    """The PartitionSpec that cut_by_data gives an array."""
+    sharding = NamedSharding(mesh_of(**sizes), PartitionSpec(*spec))
+    leaf = jax.ShapeDtypeStruct(shape, jnp.float32)
+    return partitioning.cut_by_data({"kernel": leaf}, {"kernel": sharding})["kernel"].spec
+
+
+@pytest.mark.parametrize(
+    ("shape", "spec", "sizes", "expected"),
+    [
+        # The first dimension that is whole, whether nothing lies on it or an axis of size 1.
+        ((256, 128), (), {"data": 8}, ("data", None)),
+        ((256, 128), ("fsdp", "tensor"), {"data": 8}, ("data", "tensor")),
+        ((256, 512), ("fsdp", "tensor"), {"data": 4, "fsdp": 2}, ("fsdp", "data")),
+        ((12, 256, 1024), (None, "tensor"), {"data": 8, "tensor": 2}, (None, "tensor", "data")),
+        # The first that the data axis divides.
+        ((3, 256, 128), (), {"data": 8}, (None, "data", None)),
+        # Not the last into parts that do not fill the lanes, nor what is too small, nor where nothing is whole.
+        ((256, 256), ("fsdp", "tensor"), {"data": 4, "fsdp": 2}, ("fsdp", "tensor")),
+        ((255, 129), (), {"data": 8}, ()),
+        ((256, 128), ("fsdp", "tensor"), {"data": 2, "fsdp": 2, "tensor": 2}, ("fsdp", "tensor")),
+        ((256, 128), ("fsdp", "tensor"), {"fsdp": 2}, ("fsdp", "tensor")),
+        ((128, 127), (), {"data": 8}, ()),
+        ((128, 128), (), {"data": 8}, ("data", None)),
+    ],
+)
+def test_the_data_axis_cuts_what_is_whole(shape, spec, sizes, expected):
+    assert tuple(cut(shape, spec, **sizes)) == expected
+
+
+def test_the_dimension_on_the_data_axis():
+    def dimension(*spec):
+        return partitioning.data_dimension(NamedSharding(mesh_of(data=8), PartitionSpec(*spec)))
+
+    assert (dimension("data", None), dimension(None, "data"), dimension("tensor", "fsdp", "data")) == (0, 1, 2)
+    assert dimension() == dimension("fsdp", "tensor") == -1
+
+
+def test_the_tensor_axis_cuts_no_head():
+    partitioning.check_heads(mesh_of(data=8, tensor=4), 12)
+    with pytest.raises(UserError, match=r"--mesh: tensor=8 does not divide the 12 heads of attention"):
+        partitioning.check_heads(mesh_of(tensor=8), 12)
+
+
+def constraints(function, mesh, *arrays):
+    """The specs to which a function pins activations."""
+    with jax.sharding.use_abstract_mesh(mesh):
+        found = equations(function, *arrays, names=["sharding_constraint"])
+    return [equation.params["sharding"].spec for equation in found]
+
+
+def test_activations_are_pinned_under_a_mesh_only():
+    x = jnp.zeros((8, 4))
+    pin = lambda x: partitioning.constrain(x, "batch", None)
+    assert pin(x) is x
+    assert constraints(pin, mesh_of(data=4, fsdp=2), x) == [PartitionSpec(("data", "fsdp"), None)]
+
+
+def test_what_is_cut_by_hand_pins_nothing():
+    part = lambda x: partitioning.constrain(x, "batch", None)
+    mapped = jax.shard_map(part, in_specs=PartitionSpec("data"), out_specs=PartitionSpec("data"), check_vma=False)
+    assert constraints(mapped, mesh_of(data=4, fsdp=2), jnp.zeros((8, 4))) == []
+
+
+def test_a_parameter_is_gathered_from_where_only_its_storage_is_cut():
+    gather = lambda x: partitioning.whole(x, "embed", "mlp")
+    assert constraints(gather, mesh_of(fsdp=2, tensor=4), jnp.zeros((8, 4))) == [PartitionSpec(None, "tensor")]
+
+
+def test_the_first_row_of_a_part():
+    assert partitioning.first_row(3) == 0
+    mesh = partitioning.make_mesh("", jax.devices()[:1])
+    with jax.set_mesh(mesh):
+        part = lambda: jnp.asarray(partitioning.first_row(3))[None]
+        assert part() == 0
+        mapped = jax.shard_map(part, in_specs=(), out_specs=PartitionSpec("data"), check_vma=False)
+        assert equations(mapped, names=["axis_index"])
