@@ -245,10 +245,10 @@ def _summary(plan: dict[str, Any]) -> Table:
         ("model FLOPs", f"{plan['flops']['model'] / 1e9:,.1f} GFLOP a device and step"),
     ]
     if (seconds := plan["estimated_step_seconds"]) is not None:
-        days, steps = plan["days"], plan["num_train_steps"]
+        days, steps, waiting = plan["days"], plan["num_train_steps"], plan["exposed_collective_seconds"]
         rows += [
             ("compiled FLOPs", f"{plan['flops']['matmul'] / 1e9:,.1f} GFLOP ({plan['flops']['waste']:+.1%})"),
-            ("step", f"{1e3 * seconds:,.2f} ms (estimated)"),
+            ("step", f"{1e3 * seconds:,.2f} ms (estimated), {1e3 * waiting:,.2f} ms of it waiting for transfers"),
             ("MFU", f"{plan['mfu']:.1%}"),
             ("sequences/s", f"{plan['sequences_per_second']:,.0f}"),
             (
