@@ -8,11 +8,15 @@ import functools
 import glob
 import importlib.util
 import os
+import time
+import urllib.error
 import urllib.request
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 METADATA_SECONDS = 5
+# A host that took a moment's silence for being alone would train by itself, in the folder of the others.
+METADATA_TRIES = 3
 
 
 class Place(NamedTuple):
@@ -135,11 +139,17 @@ def _metadata(environ: Mapping[str, str], name: str) -> str | None:
     url = f"http://{host}/computeMetadata/v1/instance/attributes/{name}"
     request = urllib.request.Request(url, headers={"Metadata-Flavor": "Google"})
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    try:
-        with opener.open(request, timeout=METADATA_SECONDS) as answer:
-            return answer.read().decode()
-    except OSError:
-        return None
+    for left in reversed(range(METADATA_TRIES)):
+        try:
+            with opener.open(request, timeout=METADATA_SECONDS) as answer:
+                return answer.read().decode()
+        except urllib.error.HTTPError as error:
+            if error.code == 404:
+                return None
+        except OSError:
+            pass
+        time.sleep(0.5 if left else 0)
+    return None
 
 
 def _indexed_job(environ: Mapping[str, str]) -> Place | None:

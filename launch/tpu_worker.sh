@@ -16,7 +16,6 @@ set -euo pipefail
 code=$HOME/bert_jax
 environment=$HOME/bert_jax_env
 state=$HOME/bert_jax_run
-port=8482 # JAX's own choice on TPU VMs
 interrupted=75
 
 fail() {
@@ -29,10 +28,9 @@ metadata() {
     "http://metadata.google.internal/computeMetadata/v1/instance/attributes/$1"
 }
 
-# Addresses of all workers, the first one first; an entry of the metadata is ADDRESS or NAME:ID:ADDRESS.
-addresses() {
-  metadata worker-network-endpoints | tr ',' '\n' | sed 's/.*://'
-  echo
+# How many workers there are; the metadata has an entry for each.
+workers() {
+  metadata worker-network-endpoints | tr ',' '\n' | grep -c .
 }
 
 is_running() {
@@ -55,12 +53,6 @@ install() {
 
 start() {
   [ -x "$environment/bin/python" ] || fail "nothing is installed: run install first"
-  local count
-  count=$(addresses | grep -c .)
-  if [ "$count" -gt 1 ]; then
-    set -- "$@" "--coordinator_address=$(addresses | head -n 1):$port" "--num_processes=$count" \
-      "--process_id=$(metadata agent-worker-number)"
-  fi
   if is_running; then
     echo "bert_jax worker $(metadata agent-worker-number): runs already"
     return
@@ -114,7 +106,7 @@ status() {
       *) what="failed $ended" ;;
     esac
   fi
-  echo "bert_jax worker $(metadata agent-worker-number) of $(addresses | grep -c .): $what"
+  echo "bert_jax worker $(metadata agent-worker-number) of $(workers): $what"
 }
 
 stop() {

@@ -74,7 +74,9 @@ class Cloud:
 
     def change(self, **values) -> None:
         path = self.root / "state.json"
-        path.write_text(json.dumps((self.state if path.exists() else {}) | values))
+        new = path.with_suffix(f".{os.getpid()}")
+        new.write_text(json.dumps((self.state if path.exists() else {}) | values))
+        new.replace(path)  # another call may be reading it
 
     def calls(self) -> list[list[str]]:
         """The arguments of all calls so far."""

@@ -84,13 +84,14 @@ def test_hosts_of_slices_by_variables(on_tpu, environ, place):
 
 @pytest.fixture
 def metadata(on_tpu):
-    """Attributes that a server has, and the variables of a machine that it is for."""
-    attributes = {}
+    """Attributes that a server has, which cannot answer at first, and the variables of a machine that it is for."""
+    attributes, failures = {}, [503]
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self):
             value = attributes.get(self.path.rpartition("/")[2])
-            self.send_response(404 if value is None or self.headers["Metadata-Flavor"] != "Google" else 200)
+            code = 404 if value is None or self.headers["Metadata-Flavor"] != "Google" else 200
+            self.send_response(failures.pop() if failures else code)
             self.end_headers()
             self.wfile.write((value or "").encode())
 
