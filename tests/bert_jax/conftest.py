@@ -25,7 +25,7 @@ CONFIG = {
     "num_hidden_layers": 1,
     "num_attention_heads": 2,
     "intermediate_size": 32,
-    "max_position_embeddings": 32,
+    "max_position_embeddings": 1024,  # a table that is large enough to be cut over the data axis
     "type_vocab_size": 2,
 }
 

@@ -69,7 +69,7 @@ def run(record_file, number, last_batch, flags):
             Path(f"{record_file}.signal").touch()
             os.kill(os.getpid(), number)
         if batch >= last_batch >= 0:
-            time.sleep(0.05)
+            time.sleep(0.5)
 
     make_mesh = partitioning.make_mesh
     partitioning.make_mesh = lambda text, dcn_text: make_mesh(

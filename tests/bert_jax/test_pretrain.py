@@ -291,6 +291,46 @@ def test_mistakes_are_one_line_and_leave_nothing(corpus, tmp_path, capfd, flags,
     assert not (tmp_path / "out" / "run.json").exists()
 
 
+def test_batches_and_lengths_that_a_mesh_cannot_cut_are_refused_before_anything_is_compiled(corpus, finished, tmp_path):
+    mesh = "data=2,fsdp=2,sequence=2"
+    evaluate = ["", "--mode=evaluate", f"--init_checkpoint={finished}", f"--eval_input_file={corpus}/text.txt"]
+    commands = [
+        command(corpus, tmp_path, mesh=mesh, train_batch_size=6),
+        command(corpus, tmp_path, mesh=mesh, eval_batch_size=6),
+        command(corpus, tmp_path, mesh="data=2,sequence=4", max_seq_length=30),
+        [*evaluate, f"--mesh={mesh}", "--eval_batch_size=7"],
+        [*evaluate, f"--mesh={mesh}", "--max_seq_length=31"],
+    ]
+    done = subprocess.run(
+        [sys.executable, "-c", MAIN_WITHOUT_COMPILER, json.dumps(commands)],
+        env=os.environ | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--xla_force_host_platform_device_count=8"},
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    assert done.returncode == 0, done.stderr
+    rows = "must be a multiple of 4 (data axis 2 x fsdp axis 2)"
+    assert [line for line in done.stderr.splitlines() if line.startswith("error:")] == [
+        f"error: --train_batch_size=6 {rows}: use 4 or 8",
+        f"error: --eval_batch_size=6 {rows}: use 4 or 8",
+        "error: --max_seq_length=30 must be a multiple of 4 (sequence axis): use 28 or 32",
+        f"error: --eval_batch_size=7 {rows}: use 4 or 8",
+        "error: --max_seq_length=31 must be a multiple of 2 (sequence axis): use 30 or 32",
+    ]
+    assert not list(tmp_path.iterdir()) and not (finished / "evaluate").exists()
+
+
+MAIN_WITHOUT_COMPILER = """
+import json, sys
+from bert_jax import training
+from bert_jax.main import main
+
+training.compile_step = None
+for words in json.loads(sys.argv[1]):
+    assert main(words) == 2
+"""
+
+
 def test_a_vocabulary_larger_than_the_model_is_refused(corpus, tmp_path, capfd):
     config = json.loads((corpus / "bert_config.json").read_text()) | {"vocab_size": 20}
     (tmp_path / "config.json").write_text(json.dumps(config))
