@@ -119,7 +119,7 @@ def _place(device: jax.Device) -> tuple[int, ...]:
     return (partitioning.slice_of(device), *device.coords)
 
 
-def _placement(mesh: jax.sharding.Mesh) -> collectives.Placement:
+def placement(mesh: jax.sharding.Mesh) -> collectives.Placement:
     """Where a program runs: its devices are those of one slice, numbered in the order of the mesh."""
     devices = list(mesh.devices.flat)
     first = [device for device in devices if partitioning.slice_of(device) == partitioning.slice_of(devices[0])]
@@ -210,7 +210,7 @@ def describe(plan: dict[str, Any], step: PretrainingStep, target: Target, compil
     flops = plan["flops"] | {"compiler": float(compiler.get("flops", 0.0))}
     if target.chip is None:
         return plan | {"flops": flops}
-    found = program_costs.costs(hlo_reading.read(text), target.chip, _placement(step.mesh))
+    found = program_costs.costs(hlo_reading.read(text), target.chip, placement(step.mesh))
     seconds = program_costs.total_seconds(found, target.chip)
     flops |= {"matmul": found.matmul_flops, "waste": found.matmul_flops / flops["model"] - 1}
     return plan | {
