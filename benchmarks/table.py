@@ -53,12 +53,13 @@ def in_turns(found: dict[str, dict[str, float]]) -> str:
 
 
 def train_step(result: dict[str, Any]) -> str:
+    where = measured_on(result, "torch", "transformers", "keras-hub", "jax")
     return (
         f"A training step of BERT-{result['model']} on CPU: {result['batch_size']} sequences of "
         f"{result['max_seq_length']} tokens, {result['max_predictions_per_seq']} predictions each, float32, "
         f"{result['threads']} of the cores; medians of {result['steps']} steps, in turns in one "
-        f"process (`benchmarks/train_step.py`; {measured_on(result, 'torch', 'transformers', 'keras-hub', 'jax')}). Hugging "
-        "Face scores words at all positions, the rows below at the masked ones as bert_jax; KerasHub trains no "
+        f"process (`benchmarks/train_step.py`; {where}). Hugging Face "
+        "scores words at all positions, the rows below at the masked ones as bert_jax; KerasHub trains no "
         "next-sentence prediction.\n\n" + in_turns(result["results"])
     )
 
@@ -68,12 +69,13 @@ def encoding(result: dict[str, Any]) -> str:
     agreement = ""
     if "Hugging Face" in found:
         agreement = f" The vectors agree with Hugging Face's to {found['Hugging Face']['difference']:.0e}."
+    where = measured_on(result, "torch", "transformers", "keras-hub", "jax")
     return (
         f"Encoding {result['sentences']:,} sentences of up to {result['max_seq_length']} tokens on CPU, float32, "
         f"{result['threads']} of the cores, tokenizing included; medians of {result['rounds']} rounds after a first "
-        f"one that compiles (here {found['bert_jax']['first_seconds']:.1f} s), in turns in one "
-        f"process (`benchmarks/encoding.py`, {result['model']}; {measured_on(result, 'torch', 'transformers', 'keras-hub', 'jax')}). The others take "
-        f"batches of {result['batch_size']}.{agreement}\n\n" + in_turns(found)
+        f"one that compiles (here {found['bert_jax']['first_seconds']:.1f} s), in turns in one process "
+        f"(`benchmarks/encoding.py`, {result['model']}; {where}). The others take batches of {result['batch_size']}."
+        f"{agreement}\n\n" + in_turns(found)
     )
 
 
