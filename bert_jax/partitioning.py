@@ -251,6 +251,11 @@ def batch_shards(mesh: Mesh) -> int:
     return mesh.shape["data"] * mesh.shape["fsdp"]
 
 
+def cuts_rows_only(mesh: Mesh) -> bool:
+    """Whether there are several devices, all on the data axis: each has all parameters and some of the rows."""
+    return 1 < mesh.size == mesh.shape["data"]
+
+
 def check_batch_size(mesh: Mesh, flag: str, batch_size: int, accumulation_steps: int = 1) -> None:
     """Refuses a global batch that does not split evenly, and names the nearest that do."""
     parts = batch_shards(mesh) * accumulation_steps

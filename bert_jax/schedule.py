@@ -41,7 +41,7 @@ def schedule_from(flags: Any, examples_per_epoch: int, first_step: int = 0) -> S
 
 def later_settings(flags: Any) -> dict[str, Any]:
     """What a run records of the flags that came after the first runs; as those, nothing of what is not changed."""
-    defaults = {"lr_decay_power": 1.0, "trust_ratio": "all", "restart_schedule": False}
+    defaults = {"lr_decay_power": 1.0, "trust_ratio": "all", "restart_schedule": False, "gradient_reduction": "f32"}
     return {name: getattr(flags, name) for name, default in defaults.items() if getattr(flags, name) != default}
 
 

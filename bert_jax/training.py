@@ -117,7 +117,7 @@ def make_train_step(
 
     def train_step(state, batch):
         others = (task.normalizers(batch), jax.random.fold_in(jax.random.key(seed), state["step"]))
-        if task.loss_is_by_row and 1 < mesh.size == mesh.shape["data"]:
+        if task.loss_is_by_row and partitioning.cuts_rows_only(mesh):
             found, metrics = gradients.by_rows(gradients_of, state["params"], batch, others, places, reduction_dtype)
         else:
             found, metrics = gradients_of(state["params"], batch, others)

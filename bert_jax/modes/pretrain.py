@@ -160,7 +160,6 @@ class _Run:
         flags, inputs = self.flags, self.inputs
         names = ("train_batch_size", "gradient_accumulation_steps", "learning_rate", "num_warmup_steps")
         names += ("warmup_proportion", "optimizer", "weight_decay", "clip_norm", "precision", "scan_layers")
-        names += ("gradient_reduction",)
         names += ("eval_input_file", "init_checkpoint", "restore_from")
         return {
             **json.loads(self.config.to_json()),
@@ -228,6 +227,11 @@ class _Run:
             warnings.append(
                 "--attention=left_to_right: [CLS] sees nothing but itself, so next-sentence prediction cannot be "
                 "learned; the paper's ablation has --next_sentence_prediction=false"
+            )
+        if self.flags.gradient_reduction != "f32" and not partitioning.cuts_rows_only(self.mesh):
+            warnings.append(
+                f"--gradient_reduction={self.flags.gradient_reduction} has no effect: several devices, all on the "
+                "data axis of --mesh, are what it is for"
             )
         for warning in warnings:
             reporter.warning(warning)

@@ -137,6 +137,14 @@ def test_batch_size_is_checked_with_the_nearest_that_fit():
         partitioning.check_batch_size(Mesh, "--train_batch_size", 8, accumulation_steps=3)
 
 
+@pytest.mark.parametrize(
+    ("sizes", "expected"),
+    [({"data": 8}, True), ({"data": 1}, False), ({"fsdp": 8}, False), ({"data": 4, "sequence": 2}, False)],
+)
+def test_a_mesh_of_data_alone_cuts_rows_only(sizes, expected):
+    assert partitioning.cuts_rows_only(mesh_of(**sizes)) == expected
+
+
 def test_lengths_are_checked_with_the_nearest_that_fit():
     mesh = SimpleNamespace(shape={"sequence": 4})
     partitioning.check_length(mesh, 128)

@@ -97,3 +97,4 @@ def test_a_run_records_of_later_flags_what_is_changed():
     assert later_settings(filled()[0]) == {}
     flags, _ = filled("--optimizer=lamb", "--trust_ratio=decayed", "--restart_schedule", "--lr_decay_power=0.5")
     assert later_settings(flags) == {"lr_decay_power": 0.5, "trust_ratio": "decayed", "restart_schedule": True}
+    assert later_settings(filled("--gradient_reduction=bf16")[0]) == {"gradient_reduction": "bf16"}
