@@ -9,11 +9,12 @@ import numpy as np
 import optax
 from jax.sharding import Mesh
 
-from bert_jax import partitioning, pretraining, training
+from bert_jax import attention_kernel, partitioning, pretraining, training
 from bert_jax.config import BertConfig
 from bert_jax.modeling import BertForPreTraining, initialize
 from bert_jax.optimization import learning_rate_schedule, make_optimizer
 from bert_jax.schedule import Schedule
+from input_pipeline.errors import UserError
 
 
 class PretrainingStep(NamedTuple):
@@ -70,7 +71,7 @@ def make(
         UserError: a mesh axis does not divide a parameter.
     """
     dtype = jnp.bfloat16 if flags.precision == "bf16" else jnp.float32
-    module = BertForPreTraining(config, dtype, flags.scan_layers, flags.remat, _attention_kernel(flags, mesh))
+    module = BertForPreTraining(config, dtype, flags.scan_layers, flags.remat, _attention_kernel(flags, config, mesh))
     task = pretraining.PretrainingTask(module, flags.next_sentence_prediction, unigram)
     rate = learning_rate_schedule(flags.learning_rate, *schedule)
     optimizer = make_optimizer(
@@ -89,8 +90,20 @@ def make(
     return PretrainingStep(flags, mesh, task, initialize_module, optimizer, rate, shapes, shardings)
 
 
-def _attention_kernel(flags: Any, mesh: Mesh) -> str:
-    """What --attention_kernel=auto stands for: at short lengths XLA's own fusions are as quick."""
-    if flags.attention_kernel != "auto":
-        return flags.attention_kernel
-    return "pallas" if mesh.devices.flat[0].platform == "tpu" and flags.max_seq_length >= 256 else "xla"
+def _attention_kernel(flags: Any, config: BertConfig, mesh: Mesh) -> str:
+    """What --attention_kernel=auto stands for: at short lengths XLA's own fusions are as quick.
+
+    Raises:
+        UserError: the kernel is asked for where it cannot be used.
+    """
+    on_tpu = mesh.devices.flat[0].platform == "tpu"
+    if flags.attention_kernel == "auto":
+        return "pallas" if on_tpu and flags.max_seq_length >= 256 else "xla"
+    if flags.attention_kernel == "pallas":
+        usable = attention_kernel.fits(flags.max_seq_length, config.head_dim) and config.attention == "bidirectional"
+        if not (on_tpu and usable and mesh.size == mesh.shape["data"]):
+            raise UserError(
+                f"--attention_kernel=pallas is for TPUs, on a --mesh of data only, with --max_seq_length a multiple of "
+                f"128 up to {attention_kernel.LONGEST:,} and bidirectional attention: give auto"
+            )
+    return flags.attention_kernel

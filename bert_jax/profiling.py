@@ -17,11 +17,11 @@ FLAG = "--profile_steps"
 _ENDINGS = (".xplane.pb", ".trace.json.gz")
 
 
-def parse_steps(text: str | None) -> range | None:
+def parse_steps(text: str | None, num_train_steps: int | None = None) -> range | None:
     """The updates to trace, counted from 1, of --profile_steps, such as 100:110; both ends are in.
 
     Raises:
-        UserError: it is not of that form.
+        UserError: it is not of that form, or begins after num_train_steps updates.
     """
     if text is None:
         return None
@@ -29,6 +29,8 @@ def parse_steps(text: str | None) -> range | None:
     first, last = map(int, ends.groups()) if ends else (0, 0)
     if not 1 <= first <= last:
         raise UserError(f"{FLAG}={text} must be FIRST:LAST, two updates counted from 1, such as 100:110")
+    if num_train_steps is not None and first > num_train_steps:
+        raise UserError(f"{FLAG}={text} begins after the last update, --num_train_steps={num_train_steps}")
     return range(first, last + 1)
 
 

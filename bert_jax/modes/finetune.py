@@ -31,7 +31,7 @@ def run(flags: Any) -> int:
     With several runs (--num_runs, --grid_search), or for all of GLUE, one after the other.
     """
     finetuning_options.check(flags)
-    profiling.parse_steps(flags.profile_steps)
+    profiling.parse_steps(flags.profile_steps, flags.num_train_steps)
     name = task_data.task_name(flags)
     if flags.output_dir is None:
         flags.output_dir = f"runs/{name}"

@@ -72,7 +72,7 @@ def check_early(flags: Any) -> None:
     Raises:
         UserError: as model_config, open_inputs and initial_parameters.load would later.
     """
-    profiling.parse_steps(flags.profile_steps)
+    profiling.parse_steps(flags.profile_steps, flags.num_train_steps)
     for spec in flags.eval_input_file or []:
         corpus.kind_of(spec, "--eval_input_file")
     tokenizer = load_tokenizer(flags.vocab_file, flags.do_lower_case) if flags.vocab_file else None

@@ -87,3 +87,9 @@ def test_processes_of_a_host_write_files_of_their_own(tmp_path, monkeypatch):
         run(tmp_path, "2:4")
     names = [path.name for path in (tmp_path / "tensorboard").rglob("*.xplane.pb")]
     assert sorted(name.partition("_process")[2] for name in names) == ["0.xplane.pb", "1.xplane.pb"]
+
+
+def test_updates_after_the_last_one_are_refused():
+    assert profiling.parse_steps("5:9", 5) == range(5, 10)
+    with pytest.raises(UserError, match="--profile_steps=6:9 begins after the last update, --num_train_steps=5"):
+        profiling.parse_steps("6:9", 5)

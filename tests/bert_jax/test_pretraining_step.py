@@ -1,0 +1,50 @@
+"""What the flags make of a step, before anything is compiled."""
+
+import types
+
+import jax
+import pytest
+
+from bert_jax import partitioning, pretraining_step
+from bert_jax.config import BertConfig
+from input_pipeline.errors import UserError
+
+
+class Tpu:
+    platform = "tpu"
+
+
+def mesh_of(device, **sizes):
+    devices = types.SimpleNamespace(flat=[device])
+    shape = dict.fromkeys(partitioning.MESH_AXES, 1) | sizes
+    size = 1
+    for count in shape.values():
+        size *= count
+    return types.SimpleNamespace(devices=devices, shape=shape, size=size)
+
+
+def kernel(name, length, mesh, **config):
+    flags = types.SimpleNamespace(attention_kernel=name, max_seq_length=length)
+    return pretraining_step._attention_kernel(flags, BertConfig.named("tiny", **config), mesh)
+
+
+def test_the_kernel_is_chosen_on_tpu_for_long_sequences():
+    assert kernel("auto", 512, mesh_of(Tpu(), data=4)) == "pallas"
+    assert kernel("auto", 128, mesh_of(Tpu(), data=4)) == "xla"
+    assert kernel("auto", 512, mesh_of(jax.devices()[0])) == "xla"
+    assert kernel("pallas", 128, mesh_of(Tpu(), data=4)) == "pallas"
+
+
+@pytest.mark.parametrize(
+    "length, mesh, config",
+    [
+        (128, mesh_of(types.SimpleNamespace(platform="cpu")), {}),
+        (100, mesh_of(Tpu()), {}),
+        (2048, mesh_of(Tpu()), {}),
+        (128, mesh_of(Tpu(), data=2, fsdp=2), {}),
+        (128, mesh_of(Tpu()), {"attention": "left_to_right"}),
+    ],
+)
+def test_a_kernel_that_cannot_be_used_is_refused(length, mesh, config):
+    with pytest.raises(UserError, match="--attention_kernel=pallas is for TPUs"):
+        kernel("pallas", length, mesh, **config)
