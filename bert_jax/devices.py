@@ -15,7 +15,7 @@ from bert_jax import chips, cluster, processes
 from input_pipeline.errors import UserError
 
 CONNECT_SECONDS = 120
-LEAVE_SECONDS = 10
+LEAVE_SECONDS = 20
 # When nothing was heard of a process for so long, JAX ends the others. A thread of its own sends the signs of life, so
 # steps and compilations may take longer.
 SILENCE_SECONDS = 30

@@ -213,7 +213,7 @@ def disassemble(
 def from_torch(weight: Weight, array: np.ndarray) -> np.ndarray:
     """A float32 array in PyTorch's layout as the parameter: transposed, vocabulary padded with zeros."""
     if weight.path[-1] == "kernel":
-        return np.ascontiguousarray(array.T)
+        return np.ascontiguousarray(array.T).reshape(weight.shape)
     if weight.name == POSITION_EMBEDDINGS:  # Longer tables are cut; shorter ones repeated (Beltagy et al., 2020).
         return np.resize(array, weight.shape)
     padding = (math.prod(weight.shape) - array.size) // math.prod(array.shape[1:])
@@ -224,7 +224,7 @@ def to_torch(weight: Weight, array: np.ndarray) -> np.ndarray:
     """The inverse of from_torch."""
     out, *rest = weight.torch_shape
     if weight.path[-1] == "kernel":
-        return np.ascontiguousarray(array.T)
+        return np.ascontiguousarray(array.reshape(*rest, out).T)
     return np.ascontiguousarray(array.reshape(-1, *rest)[:out])
 
 

@@ -49,9 +49,9 @@ def test_values_land_where_they_belong(tensors, config, save):
     assert not params["cls"]["predictions"]["output_bias"]["bias"][97:].any()
     layer = params["bert"]["encoder"]["layer_1"]
     query = tensors["bert.encoder.layer.1.attention.self.query.weight"]
-    np.testing.assert_array_equal(layer["attention"]["query"]["kernel"][:, 2, 3], query[2 * 8 + 3])
+    np.testing.assert_array_equal(layer["attention"]["query"]["kernel"][:, 2 * 8 + 3], query[2 * 8 + 3])
     output = tensors["bert.encoder.layer.1.attention.output.dense.weight"]
-    np.testing.assert_array_equal(layer["attention"]["output"]["kernel"][2, 3], output[:, 2 * 8 + 3])
+    np.testing.assert_array_equal(layer["attention"]["output"]["kernel"][2 * 8 + 3], output[:, 2 * 8 + 3])
     np.testing.assert_array_equal(
         layer["feed_forward"]["intermediate"]["kernel"], tensors["bert.encoder.layer.1.intermediate.dense.weight"].T
     )
