@@ -122,12 +122,14 @@ class PackedBatches:
         return [(part, pack(part_lengths, self.width)) for part, part_lengths in zip(parts, lengths)]
 
     def _choose_width(self, num_steps: int) -> int:
-        """The width whose rows, in the numbers that batches need, take the least time."""
+        """The width whose rows, in the numbers that batches need, take the least time.
+
+        Whatever `row_multiple` is: what shares a row, and with it dropout, does not depend on the number of devices.
+        """
         least = max(_LEAST_WIDTH, -(-int(self.features.lengths.max()) // _WIDTH_STEP) * _WIDTH_STEP)
         costs = {}
         for self.width in range(least, _MOST_TIMES * least + 1, _WIDTH_STEP):
             rows = max(len(rows) for step in range(num_steps) for _, rows in self._packed(step))
-            rows = -(-rows // self.row_multiple) * self.row_multiple
             costs[self.width] = rows * self.width * (1 + self.width / _DOUBLING_WIDTH)
         return min(costs, key=costs.__getitem__)
 

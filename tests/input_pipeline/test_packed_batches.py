@@ -147,3 +147,18 @@ def test_any_two_examples_may_meet_in_a_balanced_order():
     across = strata[:, None] != strata[None]
     assert (together[~across & ~np.eye(16, dtype=bool)] == 0).all()
     assert np.abs(together[across] / 400 - 0.25).max() < 0.1
+
+
+def test_more_devices_only_add_empty_rows():
+    features = features_of(
+        np.random.default_rng(1).integers(3, 15, 50).tolist()
+    )  # so short that a row has room for many
+    few, many = batches_of(features), batches_of(features, row_multiple=8)
+    for step in range(3):
+        a, b = few.batch(step), many.batch(step)
+        rows = len(a["input_ids"])
+        assert rows < len(b["input_ids"])
+        for name in ("input_ids", "starts", "lengths"):
+            np.testing.assert_array_equal(a[name], b[name][:rows])
+            assert not b[name][rows:].any()
+        np.testing.assert_array_equal(a["places"], b["places"])
