@@ -6,6 +6,7 @@ import re
 import signal
 import sys
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,6 +17,7 @@ from input_pipeline.errors import UserError
 
 CONNECT_SECONDS = 120
 LEAVE_SECONDS = 20
+GOODBYE_SECONDS = 2
 # When nothing was heard of a process for so long, JAX ends the others. A thread of its own sends the signs of life, so
 # steps and compilations may take longer.
 SILENCE_SECONDS = 30
@@ -155,7 +157,8 @@ def check_same_flags(values: Mapping[str, Any]) -> None:
 
 def lost_others(error: Exception) -> str | None:
     """What to tell the user about an `error` that only says that another process is gone; None for any other."""
-    if not (isinstance(error, jax.errors.JaxRuntimeError) and processes.are_lost(error)):
+    has_others = jax.distributed.is_initialized()
+    if not (has_others and isinstance(error, jax.errors.JaxRuntimeError) and processes.are_lost(error)):
         return None
     return (
         f"process {jax.process_index()} lost contact with another one, which may have said why ("
@@ -173,6 +176,8 @@ def leave(code: int) -> int:
     if jax.distributed.is_initialized():
         try:
             processes.counts("leaving", code, LEAVE_SECONDS)
+            if code and processes.is_first():  # whom JAX's runtime aborts the others without: they go first
+                time.sleep(GOODBYE_SECONDS)
         except jax.errors.JaxRuntimeError:
             sys.stdout.flush()
             sys.stderr.flush()
