@@ -19,7 +19,7 @@ def _erf_form(x):
 
 def _tanh_form(x):
     # (1 + tanh(u)) / 2 is the logistic function of 2u, of which the slope needs nothing else.
-    square = jnp.square(x)
+    square = jnp.minimum(jnp.square(x), 1e3)  # beyond it the function is a ramp, and its slope would be 0 x infinity
     half = jax.nn.sigmoid(2 * _ROOT * x * (1.0 + _CUBIC * square))
     return x * half, half + x * half * (1.0 - half) * (2 * _ROOT * (1.0 + 3 * _CUBIC * square))
 

@@ -28,7 +28,9 @@ def _forward(x, scale, bias, epsilon):
     wide = x.astype(jnp.float32)
     mean = jnp.mean(wide, axis=-1, keepdims=True)
     if x.dtype == jnp.bfloat16:
-        variance = jnp.maximum(jnp.mean(jnp.square(wide), axis=-1, keepdims=True) - jnp.square(mean), 0.0)
+        variance = jnp.mean(jnp.square(wide), axis=-1, keepdims=True) - jnp.square(mean)
+        # Below this it is rounding: of a row without differences, which would be blown up to a large result.
+        variance = jnp.maximum(variance, 2.0**-22 * jnp.square(mean))
     else:
         variance = jnp.mean(jnp.square(wide - mean), axis=-1, keepdims=True)
     inverse = jax.lax.rsqrt(variance + epsilon)

@@ -59,3 +59,11 @@ def test_the_gradient_is_that_of_what_follows_times_the_slope(name):
     gradient = jax.grad(lambda x: jnp.sum(jnp.array([3.0, -1.0, 0.5]) * function(x)))(x)
     slopes = formula(np.asarray(x, np.float64))[1]
     np.testing.assert_allclose(gradient, slopes * [3.0, -1.0, 0.5], rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", FORMS)
+@pytest.mark.parametrize("size", [30.0, 1e10, 1e20, 1e38])
+def test_far_out_it_is_the_ramp(name, size):
+    value, slope = value_and_slope(FORMS[name][0], jnp.array([-size, size]))
+    np.testing.assert_allclose(value, [0.0, size], rtol=1e-6)
+    np.testing.assert_allclose(slope, [0.0, 1.0], atol=1e-6)

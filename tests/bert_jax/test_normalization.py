@@ -74,3 +74,10 @@ def test_constant_rows_are_finite(dtype, level):
     assert all(np.isfinite(np.asarray(array, np.float32)).all() for array in found)
     if level in (0.0, 1.0):  # whose mean has no error
         np.testing.assert_array_equal(found[0], jnp.broadcast_to(bias, (ROWS, SIZE)).astype(dtype))
+
+
+def test_constant_rows_of_bf16_give_the_bias_though_their_mean_is_rounded():
+    levels = jax.random.uniform(jax.random.key(0), (500, 1), minval=-300.0, maxval=300.0)
+    x = jnp.broadcast_to(levels, (500, 1000)).astype(jnp.bfloat16)
+    found = layer_norm(x, jnp.ones(1000), jnp.zeros(1000), EPSILON)
+    np.testing.assert_allclose(np.asarray(found, np.float32), 0.0, atol=0.01)
