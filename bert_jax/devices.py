@@ -12,7 +12,7 @@ from typing import Any
 
 import jax
 
-from bert_jax import chips, cluster, processes
+from bert_jax import chips, joining, processes
 from input_pipeline.errors import UserError
 
 CONNECT_SECONDS = 120
@@ -50,9 +50,9 @@ def _others(flags: Any) -> dict[str, Any] | None:
     """What _join needs to know, from the flags and, where they do not say it, from the environment; None: no others."""
     address, count, index = flags.coordinator_address, flags.num_processes, flags.process_id
     if address is None and index is None and count in (None, 1):
-        if count == 1 or cluster.found().count == 1:
+        if count == 1 or joining.found().count == 1:
             return None
-        place = cluster.found()
+        place = joining.found()
         who = f"{place.source}: process {place.index} of {place.count}"
         if place.method is None:
             raise UserError(
@@ -60,7 +60,7 @@ def _others(flags: Any) -> dict[str, Any] | None:
                 "--num_processes=1 for processes that have nothing to do with each other"
             )
         return {"who": who, "local_device_ids": place.devices, "cluster_detection_method": place.method}
-    place = cluster.found() if address else cluster.ALONE
+    place = joining.found() if address else joining.ALONE
     if count is None and place.count > 1:
         count = place.count
     if index is None:
@@ -176,7 +176,7 @@ def leave(code: int) -> int:
     if jax.distributed.is_initialized():
         try:
             processes.counts("leaving", code, LEAVE_SECONDS)
-            if code and processes.is_first():  # whom JAX's runtime aborts the others without: they go first
+            if code and processes.is_first():  # the others go first: without this one JAX's runtime aborts them
                 time.sleep(GOODBYE_SECONDS)
         except jax.errors.JaxRuntimeError:
             sys.stdout.flush()

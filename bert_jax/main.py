@@ -12,7 +12,7 @@ from typing import Any, TextIO
 
 from absl import flags
 
-from bert_jax import __version__, cluster
+from bert_jax import __version__, joining
 from bert_jax.flag_uses import drop_unused
 from bert_jax.flags import COMPUTING_MODES, MODES, define
 from bert_jax.host_memory import keep_freed_memory
@@ -122,7 +122,7 @@ def _main(argv: list[str]) -> int:
         return 0
     if values.mode is None:
         raise UserError(f"--mode is missing: one of {', '.join(MODES)} (--help tells more)")
-    is_first = cluster.index(values) == 0
+    is_first = joining.index(values) == 0
     for line in drop_unused(values):
         if is_first:
             _tell(f"warning: {line}")

@@ -1,8 +1,7 @@
 """BERT (Devlin et al., 2018) as pure functions: modules are used through `init` and `apply` only.
 
 Dropout is on exactly when `apply` is given a "dropout" random key. Parameters are f32 and carry logical axis names
-(see partitioning.py); `dtype` is the dtype of the computation. The last path component of a parameter says its role:
-kernel, embedding, bias or scale.
+(see partitioning.py); `dtype` is the dtype of the computation.
 """
 
 from typing import NamedTuple
@@ -10,14 +9,12 @@ from typing import NamedTuple
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jax.ad_checkpoint import checkpoint_name
 
 from bert_jax import products
 from bert_jax.attention import attend, attention_mask
 from bert_jax.config import BertConfig, activation
-from bert_jax.dropout import dropout
-from bert_jax.normalization import layer_norm
-from bert_jax.partitioning import constrain, whole
+from bert_jax.layers import Dense, Dropout, Embedding, LayerNorm
+from bert_jax.partitioning import constrain
 
 REMAT_POLICIES = {
     "none": None,
@@ -40,98 +37,6 @@ class PreTrainingOutput(NamedTuple):
     next_sentence_logits: jax.Array
 
 
-def weight_initializer(config: BertConfig, *axes: str | None):
-    """Truncated normal of the configuration, with the logical names of the axes."""
-    # Cut at two standard deviations and not rescaled, as tf.truncated_normal_initializer.
-    normal = nn.initializers.truncated_normal(config.initializer_range)
-    return nn.with_logical_partitioning(normal, axes)
-
-
-class Dense(nn.Module):
-    """x @ kernel + bias; the axes of the kernel [in_size, out_size] have logical names.
-
-    Attributes:
-        heads: with "in" the last two axes of x are heads and what each has; with "out" those of the result.
-    """
-
-    config: BertConfig
-    in_size: int
-    out_size: int
-    in_axis: str | None
-    out_axis: str | None
-    dtype: jnp.dtype
-    heads: str | None = None
-
-    @nn.compact
-    def __call__(self, x: jax.Array) -> jax.Array:
-        initializer = weight_initializer(self.config, self.in_axis, self.out_axis)
-        kernel = whole(self.param("kernel", initializer, (self.in_size, self.out_size)), self.in_axis, self.out_axis)
-        zeros = nn.with_logical_partitioning(nn.initializers.zeros, (self.out_axis,))
-        bias = self.param("bias", zeros, (self.out_size,)).astype(self.dtype)
-        x = x.astype(self.dtype)
-        if self.heads == "out":
-            y, bias = (
-                products.to_heads(x, kernel, self.config.num_attention_heads),
-                bias.reshape(-1, self.config.head_dim),
-            )
-        else:
-            y = (products.from_heads if self.heads == "in" else products.product)(x, kernel)
-        return checkpoint_name(y, "product") + bias
-
-
-class Embedding(nn.Module):
-    """A table [rows, hidden]; rows past `used_rows` only pad it and are zero."""
-
-    config: BertConfig
-    dtype: jnp.dtype
-    rows: int
-    used_rows: int
-    row_axis: str | None = None
-
-    def setup(self):
-        normal = nn.initializers.truncated_normal(self.config.initializer_range)
-
-        def init(key, shape):
-            table = normal(key, (self.used_rows, shape[1]))
-            return jnp.pad(table, ((0, shape[0] - self.used_rows), (0, 0)))
-
-        init = nn.with_logical_partitioning(init, (self.row_axis, "embed"))
-        self.embedding = self.param("embedding", init, (self.rows, self.config.hidden_size))
-
-    def __call__(self, ids: jax.Array) -> jax.Array:
-        return products.lookup(self.whole(), ids, self.dtype)
-
-    def whole(self) -> jax.Array:
-        """The table, see partitioning.whole."""
-        return whole(self.embedding, self.row_axis, "embed")
-
-
-class LayerNorm(nn.Module):
-    """Layer normalisation over the last axis, see layer_norm."""
-
-    config: BertConfig
-    dtype: jnp.dtype
-
-    @nn.compact
-    def __call__(self, x: jax.Array) -> jax.Array:
-        size = (x.shape[-1],)
-        scale = self.param("scale", nn.with_logical_partitioning(nn.initializers.ones, ("embed",)), size)
-        bias = self.param("bias", nn.with_logical_partitioning(nn.initializers.zeros, ("embed",)), size)
-        return layer_norm(x, scale, bias, self.config.layer_norm_eps)
-
-
-class Dropout(nn.Module):
-    """Zeroes elements at `rate` when a "dropout" key is at hand."""
-
-    rate: float
-
-    @nn.compact
-    def __call__(self, x: jax.Array) -> jax.Array:
-        if self.rate == 0.0 or not self.has_rng("dropout"):
-            return x
-        return dropout(x, self.rate, self.make_rng("dropout"))
-
-
 class Embeddings(nn.Module):
     """Sum of token, position and segment embeddings, normalised (section 3, figure 2)."""
 
@@ -145,7 +50,7 @@ class Embeddings(nn.Module):
             c, self.dtype, c.max_position_embeddings, c.max_position_embeddings, "position"
         )
         self.token_type_embeddings = Embedding(c, self.dtype, c.type_vocab_size, c.type_vocab_size)
-        self.layer_norm = LayerNorm(c, self.dtype)
+        self.layer_norm = LayerNorm(c)
         self.dropout = Dropout(c.hidden_dropout_prob)
 
     def __call__(
@@ -176,7 +81,7 @@ class SelfAttention(nn.Module):
             key = self.make_rng("dropout")
         y = attend(project("query"), project("key"), project("value"), mask, rate, key, self.kernel)
         y = Dense(c, size, size, "heads", "embed", self.dtype, "in", name="output")(y)
-        return LayerNorm(c, self.dtype, name="layer_norm")(x + Dropout(c.hidden_dropout_prob)(y))
+        return LayerNorm(c, name="layer_norm")(x + Dropout(c.hidden_dropout_prob)(y))
 
 
 class FeedForward(nn.Module):
@@ -192,7 +97,7 @@ class FeedForward(nn.Module):
         y = Dense(c, outer, inner, "embed", "mlp", self.dtype, name="intermediate")(x)
         y = activation(c.hidden_act)(y)
         y = Dense(c, inner, outer, "mlp", "embed", self.dtype, name="output")(y)
-        return LayerNorm(c, self.dtype, name="layer_norm")(x + Dropout(c.hidden_dropout_prob)(y))
+        return LayerNorm(c, name="layer_norm")(x + Dropout(c.hidden_dropout_prob)(y))
 
 
 class EncoderLayer(nn.Module):
@@ -308,7 +213,7 @@ class MaskedLanguageModelHead(nn.Module):
     def setup(self):
         c = self.config
         self.transform = Dense(c, c.hidden_size, c.hidden_size, "embed", None, self.dtype)
-        self.layer_norm = LayerNorm(c, self.dtype)
+        self.layer_norm = LayerNorm(c)
         self.output_bias = OutputBias(c)
 
     def __call__(self, hidden: jax.Array, word_embeddings: jax.Array) -> jax.Array:

@@ -8,7 +8,8 @@ import jax.numpy as jnp
 
 from bert_jax.config import BertConfig
 from bert_jax.heads import TaskHead
-from bert_jax.modeling import Bert, Dense, Dropout, WithEncoder, weight_initializer
+from bert_jax.layers import Dense, Dropout, weight_initializer
+from bert_jax.modeling import Bert, WithEncoder
 
 
 class BertForTask(WithEncoder):

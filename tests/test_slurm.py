@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bert_jax import cluster
+from bert_jax import joining
 
 SCRIPT = Path(__file__).parents[1] / "launch" / "slurm.sh"
 FLAGS = ["--mode=pretrain", "--text=it's  a $HOME", ""]
@@ -82,11 +82,11 @@ def job(tmp_path):
 def test_tasks_get_just_the_flags_and_a_place_in_their_environment(job, nodes):
     assert job.run("--", *FLAGS, nodes=nodes).returncode == 0
     assert [arguments for arguments, _ in job.tasks()] == [["-m", "bert_jax.main", *FLAGS]] * nodes
-    places = [cluster.find(environment) for _, environment in job.tasks()]
+    places = [joining.find(environment) for _, environment in job.tasks()]
     if nodes == 1:
-        assert places == [cluster.ALONE]
+        assert places == [joining.ALONE]
     else:
-        assert places == [cluster.Place("Slurm", "slurm", 2, index) for index in range(2)]
+        assert places == [joining.Place("Slurm", "slurm", 2, index) for index in range(2)]
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from bert_jax import cluster, devices, feature_files, features, partitioning, processes
+from bert_jax import devices, feature_files, features, joining, partitioning, processes
 from bert_jax.loading import LoadedBert, load_from_flags
 from bert_jax.rate_display import RateDisplay
 from input_pipeline import files, text_lines
@@ -27,7 +27,7 @@ def run(flags: Any) -> None:
     layers = parse_layers(flags.layers)
     check_output_file(flags)
     paths = text_lines.input_paths(flags.input_file or [])
-    if not paths and cluster.are_several(flags):
+    if not paths and joining.are_several(flags):
         raise UserError("--input_file is missing: several processes cannot share one standard input")
     check_not_an_input(flags.output_file, paths)
     total = text_lines.count_lines(paths, flags.text_field)

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from bert_jax import cluster, devices, partitioning, processes
+from bert_jax import devices, joining, partitioning, processes
 from bert_jax.inference import Example
 from bert_jax.loading import load_from_flags
 from bert_jax.mask_filling import MASK, Filling, Text, check_parts, check_top_k, encode_text, fill, has_mask
@@ -135,7 +135,7 @@ def _input_paths(flags: Any) -> list[str]:
     """
     if flags.text and flags.input_file:
         raise UserError("texts come from --text (and the words that are no flags) or from --input_file, not from both")
-    if not (flags.text or flags.input_file) and cluster.are_several(flags):
+    if not (flags.text or flags.input_file) and joining.are_several(flags):
         raise UserError("several processes cannot share standard input: give --input_file or --text")
     paths = text_lines.input_paths(flags.input_file or [])
     if flags.output_file:

@@ -237,6 +237,11 @@ def parameters(folder: Path) -> dict[str, np.ndarray]:
     return {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
 
 
+def results_of(folder):
+    """What eval_results.json of a run says."""
+    return json.loads((folder / "eval_results.json").read_text())
+
+
 def losses(folder: Path) -> list[float]:
     """The training losses of all steps that were logged."""
     return [json.loads(line)["loss"] for line in (folder / "metrics.jsonl").read_text().splitlines()]

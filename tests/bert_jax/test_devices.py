@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import jax
 import pytest
 
-from bert_jax import cluster, devices
+from bert_jax import devices, joining
 from input_pipeline.errors import UserError
 
 
@@ -64,9 +64,9 @@ SLURM = {
 TPU_HOST = """
 import importlib.util
 from jax._src.clusters import cloud_tpu_cluster
-from bert_jax import cluster
+from bert_jax import joining
 cloud_tpu_cluster.running_in_cloud_tpu_vm = True
-cluster._has_tpu = lambda environ: True
+joining._has_tpu = lambda environ: True
 """
 
 
@@ -156,13 +156,13 @@ print(jax.process_index(), jax.process_count(), jax.device_count(), jax.config._
     ],
 )
 def test_what_the_environment_does_not_say_is_asked_for(monkeypatch, environ, words):
-    monkeypatch.setattr(devices.cluster, "found", lambda: cluster.find({"SLURM_LOCALID": "1", **environ}))
+    monkeypatch.setattr(devices.joining, "found", lambda: joining.find({"SLURM_LOCALID": "1", **environ}))
     with pytest.raises(UserError, match=words):
         devices.start(flags())
 
 
 def test_a_process_that_is_said_to_be_alone_is(monkeypatch, capsys):
-    monkeypatch.setattr(devices.cluster, "found", lambda: pytest.fail("looked"))
+    monkeypatch.setattr(devices.joining, "found", lambda: pytest.fail("looked"))
     devices.start(flags(num_processes=1))
     assert "1 cpu device;" in capsys.readouterr().err
 

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax import modeling
+from bert_jax import layers, modeling
 from bert_jax.config import BertConfig
 
 CONFIG = BertConfig.named("tiny", vocab_size=300, max_position_embeddings=32)
@@ -153,7 +153,7 @@ def test_bf16_stays_close_with_f32_logits():
 
 
 def test_layer_norm_keeps_its_digits_far_from_zero():
-    module = modeling.LayerNorm(CONFIG, jnp.float32)
+    module = layers.LayerNorm(CONFIG)
     x = jax.random.normal(jax.random.key(0), (3, 128)) + 1000.0
     params = module.init(jax.random.key(0), x)
     exact = np.asarray(x, np.float64)

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from bert_jax import cluster
-from bert_jax.cluster import ALONE, Place
+from bert_jax import joining
+from bert_jax.joining import ALONE, Place
 
 SLURM = {
     "SLURM_JOB_ID": "5000",
@@ -44,7 +44,7 @@ SLICES = {"MEGASCALE_NUM_SLICES": "2", "MEGASCALE_SLICE_ID": "1"}
     ],
 )
 def test_places(environ, place):
-    assert cluster.find(environ) == place
+    assert joining.find(environ) == place
 
 
 @pytest.mark.parametrize(
@@ -59,13 +59,13 @@ def test_places(environ, place):
     ],
 )
 def test_processes_on_a_host_share_its_gpus(environ, devices):
-    assert cluster.find(SLURM | environ).devices == devices
+    assert joining.find(SLURM | environ).devices == devices
 
 
 @pytest.fixture
 def on_tpu(monkeypatch):
-    monkeypatch.setattr(cluster, "_tpu_devices", lambda: ["/dev/accel0"])
-    monkeypatch.setattr(cluster.importlib.util, "find_spec", lambda name: name)
+    monkeypatch.setattr(joining, "_tpu_devices", lambda: ["/dev/accel0"])
+    monkeypatch.setattr(joining.importlib.util, "find_spec", lambda name: name)
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def on_tpu(monkeypatch):
     ],
 )
 def test_hosts_of_slices_by_variables(on_tpu, environ, place):
-    assert cluster.find(environ) == place
+    assert joining.find(environ) == place
 
 
 @pytest.fixture
@@ -115,12 +115,12 @@ def metadata(on_tpu):
 def test_hosts_of_slices_by_metadata(metadata, workers, settings, place):
     attributes, environ = metadata
     attributes |= {"worker-network-endpoints": workers, "agent-worker-number": "1", "tpu-env": settings}
-    assert cluster.find(environ) == place
+    assert joining.find(environ) == place
 
 
 def test_a_machine_that_says_nothing_is_alone(metadata):
-    assert cluster.find(metadata[1]) == ALONE
-    assert cluster.find({"GCE_METADATA_IP": "localhost:1"}) == ALONE
+    assert joining.find(metadata[1]) == ALONE
+    assert joining.find({"GCE_METADATA_IP": "localhost:1"}) == ALONE
 
 
 @pytest.mark.parametrize(
@@ -135,6 +135,6 @@ def test_a_machine_that_says_nothing_is_alone(metadata):
     ],
 )
 def test_flags_come_before_the_environment(monkeypatch, environ, flags, number, several):
-    monkeypatch.setattr(cluster, "found", lambda: cluster.find(environ))
+    monkeypatch.setattr(joining, "found", lambda: joining.find(environ))
     flags = SimpleNamespace(**{"num_processes": None, "process_id": None, **flags})
-    assert (cluster.index(flags), cluster.are_several(flags)) == (number, several)
+    assert (joining.index(flags), joining.are_several(flags)) == (number, several)
