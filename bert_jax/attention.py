@@ -21,7 +21,6 @@ def attention_mask(input_mask: jax.Array, direction: str, packed: bool = False) 
         input_mask: int [batch, length], 1 on real tokens; where rows are packed the number, from 1, of the sequence of
             each token.
         direction: "bidirectional", or "left_to_right" (the LTR model of the paper's section 5.1).
-
         packed: each token attends to those with the same number only.
 
     Returns:

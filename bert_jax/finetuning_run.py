@@ -24,8 +24,8 @@ from bert_jax.optimization import (
     polynomial_rate,
 )
 from bert_jax.reporting import read_results
-from bert_jax.run_folder import RunFolder, read_run
-from bert_jax.schedule import later_settings, schedule_from
+from bert_jax.run_folder import RunFolder, later_settings, read_run
+from bert_jax.schedule import schedule_from
 from bert_jax.task_data import TaskData
 from bert_jax.task_evaluation import Answers, Predictor, Split, joined_metrics, warnings_of, write_answers
 from bert_jax.task_modeling import initialize

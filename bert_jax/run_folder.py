@@ -342,3 +342,9 @@ def _show(value: Any) -> str:
     if isinstance(value, str):
         return value if len(value) <= 40 else f"{value[:12]}..."  # a fingerprint, or a long path
     return "not set" if value is None else json.dumps(value)
+
+
+def later_settings(flags: Any) -> dict[str, Any]:
+    """What a run records of the flags that came after the first runs; as those, nothing of what is not changed."""
+    defaults = {"lr_decay_power": 1.0, "trust_ratio": "all", "restart_schedule": False, "gradient_reduction": "f32"}
+    return {name: getattr(flags, name) for name, default in defaults.items() if getattr(flags, name) != default}

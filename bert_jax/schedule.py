@@ -39,12 +39,6 @@ def schedule_from(flags: Any, examples_per_epoch: int, first_step: int = 0) -> S
     return Schedule(steps, warmup, flags.lr_decay_power, first_step)
 
 
-def later_settings(flags: Any) -> dict[str, Any]:
-    """What a run records of the flags that came after the first runs; as those, nothing of what is not changed."""
-    defaults = {"lr_decay_power": 1.0, "trust_ratio": "all", "restart_schedule": False, "gradient_reduction": "f32"}
-    return {name: getattr(flags, name) for name, default in defaults.items() if getattr(flags, name) != default}
-
-
 def check_trust_ratio(flags: Any) -> None:
     """Raises UserError where --trust_ratio is given for an optimizer that has none."""
     if flags.trust_ratio != "all" and flags.optimizer != "lamb":

@@ -18,6 +18,10 @@ fail() {
   exit 2
 }
 
+if [ "${1-}" = --help ] || [ "${1-}" = -h ]; then
+  sed -n '2,/^#SBATCH/ { /^#SBATCH/d; s/^#$//; s/^# //; p }' "$0"
+  exit 0
+fi
 [ -n "${SLURM_JOB_ID-}" ] || fail "this is a job of Slurm: sbatch launch/slurm.sh -- --mode=pretrain ..."
 [ "${1-}" != -- ] || shift
 [ $# -gt 0 ] || fail "the flags of bert_jax are missing: sbatch launch/slurm.sh -- --mode=pretrain ..."

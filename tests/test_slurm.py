@@ -131,3 +131,9 @@ def test_outside_of_slurm_it_is_told_what_to_do(job):
     result = job.run("--", *FLAGS, SLURM_JOB_ID="")
     assert result.returncode == 2
     assert result.stderr == "error: this is a job of Slurm: sbatch launch/slurm.sh -- --mode=pretrain ...\n"
+
+
+def test_help_is_the_head_of_the_script(job):
+    result = job.run("--help", SLURM_JOB_ID="")
+    assert result.returncode == 0 and result.stderr == ""
+    assert result.stdout.startswith("A Slurm job that runs bert_jax") and "#" not in result.stdout

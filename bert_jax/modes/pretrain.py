@@ -29,8 +29,8 @@ from bert_jax.modes.pretrain_inputs import Inputs, open_inputs
 from bert_jax.modes.pretrain_options import apply_defaults, data_config
 from bert_jax.optimization import decay_summary
 from bert_jax.report_html import write_report
-from bert_jax.run_folder import RunFolder, find_checkpoint, read_run
-from bert_jax.schedule import Schedule, later_settings, schedule_from
+from bert_jax.run_folder import RunFolder, find_checkpoint, later_settings, read_run
+from bert_jax.schedule import Schedule, schedule_from
 from bert_jax.training_run import training_run
 from input_pipeline import corpus, files
 from input_pipeline.errors import UserError

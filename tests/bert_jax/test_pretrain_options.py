@@ -4,7 +4,8 @@ import pytest
 
 from bert_jax.main import parse
 from bert_jax.modes.pretrain_options import apply_defaults, data_config
-from bert_jax.schedule import Schedule, later_settings, schedule_from
+from bert_jax.run_folder import later_settings
+from bert_jax.schedule import Schedule, schedule_from
 from input_pipeline.errors import UserError
 
 
