@@ -48,12 +48,21 @@ def attend(
 
     Args:
         kernel: "xla"; "pallas" for the kernel where the mask is one of keys, it takes the length, and the program is
-            that of one device; "interpret" for the same without a TPU.
+            that of one device; "interpret" for the same without a TPU; "cudnn" for that of NVIDIA's library, which has
+            no dropout like ours.
     """
     _, length, _, head_dim = query.shape
     mesh = jax.sharding.get_abstract_mesh()
     of_one_device = mesh.empty or mesh.size == 1 or mesh.are_all_axes_manual
-    if kernel == "xla" or mask.shape[-2] > 1 or not of_one_device or not attention_kernel.fits(length, head_dim):
+    if kernel == "cudnn" and of_one_device and (dropout_key is None or dropout_rate == 0):
+        mask = jnp.broadcast_to(mask, (mask.shape[0], 1, length, length))
+        return jax.nn.dot_product_attention(query, key, value, mask=mask, implementation="cudnn")
+    if (
+        kernel in ("xla", "cudnn")
+        or mask.shape[-2] > 1
+        or not of_one_device
+        or not attention_kernel.fits(length, head_dim)
+    ):
         return dot_product_attention(query, key, value, mask, dropout_rate, dropout_key)
     arrays = (jnp.transpose(x, (0, 2, 3, 1)) for x in (query, key, value))
     output = attention_kernel.attend(*arrays, mask[:, 0, 0], key_data(dropout_key), dropout_rate, kernel == "interpret")

@@ -272,9 +272,9 @@ def define(values: flags.FlagValues) -> None:
     enum(
         "attention_kernel",
         "auto",
-        ["auto", "xla", "pallas"],
-        "pretrain on TPU: pallas computes attention in one kernel of our own, xla leaves it to the compiler; auto: the "
-        "kernel from length 256 on.",
+        ["auto", "xla", "pallas", "cudnn"],
+        "pretrain: pallas is a kernel of our own for TPUs, cudnn NVIDIA's for GPUs (without dropout on attention), xla "
+        "what the compiler makes; auto: pallas on TPU from length 256 on, else xla.",
     )
     enum("remat", "none", ["none", "dots", "full"], "What is computed again in the backward pass to save memory.")
     boolean("scan_layers", False, "One compiled layer, scanned: quicker to compile, slower to run.")

@@ -96,12 +96,20 @@ def _attention_kernel(flags: Any, config: BertConfig, mesh: Mesh) -> str:
     Raises:
         UserError: the kernel is asked for where it cannot be used.
     """
-    on_tpu = mesh.devices.flat[0].platform == "tpu"
+    platform = mesh.devices.flat[0].platform
+    data_only = mesh.size == mesh.shape["data"]
     if flags.attention_kernel == "auto":
-        return "pallas" if on_tpu and flags.max_seq_length >= 256 else "xla"
+        return "pallas" if platform == "tpu" and flags.max_seq_length >= 256 else "xla"
+    if flags.attention_kernel == "cudnn":
+        usable = config.attention_probs_dropout_prob == 0 and config.head_dim % 8 == 0 and config.head_dim <= 128
+        if not (platform == "gpu" and usable and data_only and flags.precision == "bf16"):
+            raise UserError(
+                "--attention_kernel=cudnn is for GPUs, on a --mesh of data only, with --precision=bf16, heads of a "
+                "multiple of 8 up to 128 and --attention_probs_dropout_prob=0: give auto"
+            )
     if flags.attention_kernel == "pallas":
         usable = attention_kernel.fits(flags.max_seq_length, config.head_dim) and config.attention == "bidirectional"
-        if not (on_tpu and usable and mesh.size == mesh.shape["data"]):
+        if not (platform == "tpu" and usable and data_only):
             raise UserError(
                 f"--attention_kernel=pallas is for TPUs, on a --mesh of data only, with --max_seq_length a multiple of "
                 f"128 up to {attention_kernel.LONGEST:,} and bidirectional attention: give auto"

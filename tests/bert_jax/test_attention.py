@@ -1,12 +1,15 @@
 """Attention against a plain NumPy version, and its behaviour at the edges."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax._src.cudnn import fused_attention_stablehlo as cudnn
 from plain_formulas import assert_close, value_and_gradients
 
-from bert_jax.attention import MASKED_SCORE, attention_mask, dot_product_attention
+from bert_jax.attention import MASKED_SCORE, attend, attention_mask, dot_product_attention
 from bert_jax.dropout import dropout
 
 
@@ -103,3 +106,45 @@ def test_what_is_masked_gets_no_gradient():
     for gradient in (of_key, of_value):
         assert not np.asarray(gradient[:, 4:]).any()
         assert np.asarray(gradient[:, :4]).all()
+
+
+PADDED = jnp.asarray([[1, 1, 1, 1, 0, 0], [1] * 6, [1, 2, 2, 3, 3, 3]])
+
+
+@pytest.mark.parametrize("kind", ["padded", "packed", "left_to_right"])
+def test_what_cudnn_is_asked_for_is_the_same(kind, monkeypatch):
+    """With JAX's own implementation in place of cuDNN's, which only a GPU runs."""
+    monkeypatch.setattr(
+        jax.nn, "dot_product_attention", functools.partial(_in_place_of_cudnn, jax.nn.dot_product_attention)
+    )
+    mask = attention_mask(PADDED, "left_to_right" if kind == "left_to_right" else "bidirectional", kind == "packed")
+    rows = (PADDED if kind == "packed" else jnp.minimum(PADDED, 1))[:, :, None, None] > 0  # a padded query has no use
+
+    def function(kernel, *arrays):
+        return jnp.where(rows, attend(*arrays, mask, 0.1, None, kernel), 0.0)
+
+    ours, theirs = (
+        value_and_gradients(functools.partial(function, kernel), *inputs(3.0)) for kernel in ("xla", "cudnn")
+    )
+    assert_close(theirs, ours, 1e-5)
+
+
+def _in_place_of_cudnn(function, *arrays, implementation, **arguments):
+    assert implementation == "cudnn"
+    return function(*arrays, implementation="xla", **arguments)
+
+
+def test_cudnn_gets_forward_and_backward_pass(monkeypatch):
+    """What is lowered for a GPU calls its kernels; there is none here that could run them."""
+    monkeypatch.setattr(cudnn, "check_cudnn_version", lambda: 91200)
+    monkeypatch.setattr(cudnn, "check_compute_capability", lambda capability: True)
+    monkeypatch.setattr(cudnn, "is_cuda_compute_capability_equal", lambda capability: False)
+    mask = attention_mask(jnp.ones((4, 128), jnp.int32), "bidirectional")
+
+    def loss(query, key, value):
+        return attend(query, key, value, mask, 0.0, None, "cudnn").astype(jnp.float32).sum()
+
+    array = jax.ShapeDtypeStruct((4, 128, 2, 64), jnp.bfloat16)
+    gradients = jax.jit(jax.grad(loss, argnums=(0, 1, 2)))
+    program = gradients.trace(array, array, array).lower(lowering_platforms=("cuda",)).as_text()
+    assert program.count("@__cudnn$fmha") == 2 and "Backward" in program

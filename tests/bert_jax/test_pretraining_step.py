@@ -23,8 +23,12 @@ def mesh_of(device, **sizes):
     return types.SimpleNamespace(devices=devices, shape=shape, size=size)
 
 
-def kernel(name, length, mesh, **config):
-    flags = types.SimpleNamespace(attention_kernel=name, max_seq_length=length)
+class Gpu:
+    platform = "gpu"
+
+
+def kernel(name, length, mesh, precision="bf16", **config):
+    flags = types.SimpleNamespace(attention_kernel=name, max_seq_length=length, precision=precision)
     return pretraining_step._attention_kernel(flags, BertConfig.named("tiny", **config), mesh)
 
 
@@ -48,3 +52,23 @@ def test_the_kernel_is_chosen_on_tpu_for_long_sequences():
 def test_a_kernel_that_cannot_be_used_is_refused(length, mesh, config):
     with pytest.raises(UserError, match="--attention_kernel=pallas is for TPUs"):
         kernel("pallas", length, mesh, **config)
+
+
+def test_that_of_cudnn_is_for_gpus_without_dropout_on_attention():
+    assert kernel("auto", 512, mesh_of(Gpu())) == "xla"
+    assert kernel("cudnn", 512, mesh_of(Gpu(), data=8), attention_probs_dropout_prob=0.0) == "cudnn"
+
+
+@pytest.mark.parametrize(
+    "mesh, precision, config",
+    [
+        (mesh_of(Tpu()), "bf16", {"attention_probs_dropout_prob": 0.0}),
+        (mesh_of(Gpu()), "bf16", {}),
+        (mesh_of(Gpu()), "f32", {"attention_probs_dropout_prob": 0.0}),
+        (mesh_of(Gpu(), tensor=2), "bf16", {"attention_probs_dropout_prob": 0.0}),
+        (mesh_of(Gpu()), "bf16", {"attention_probs_dropout_prob": 0.0, "num_attention_heads": 32}),
+    ],
+)
+def test_that_of_cudnn_is_refused_elsewhere(mesh, precision, config):
+    with pytest.raises(UserError, match="--attention_kernel=cudnn is for GPUs"):
+        kernel("cudnn", 128, mesh, precision, **config)
