@@ -1,49 +1,12 @@
 import json
 import re
-from html.parser import HTMLParser
 
 import pytest
+from html_page import Page
 
 from bert_jax.json_lines import write_lines
 from bert_jax.report_html import write_report
 from input_pipeline.errors import UserError
-
-VOID = {"meta", "input", "br"}
-
-
-class Page(HTMLParser):
-    """Checks that elements nest, and collects the text, the tags with their attributes, and the embedded data."""
-
-    def __init__(self, text):
-        super().__init__()
-        self.open, self.tags, self.words, self.data = [], [], [], []
-        self.feed(text)
-        self.close()
-        assert not self.open
-
-    def handle_starttag(self, tag, attributes):
-        self.tags.append((tag, dict(attributes)))
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag, attributes):
-        self.tags.append((tag, dict(attributes)))
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
-
-    def handle_data(self, text):
-        if self.open and self.open[-1] == "script" and self.tags[-1][1].get("type") == "application/json":
-            self.data.append(json.loads(text))
-        elif not self.open or self.open[-1] not in ("style", "script"):
-            self.words.append(text)
-
-    @property
-    def text(self):
-        return re.sub(r"\s+", " ", " ".join(self.words))
-
-    def titles(self):
-        return re.findall(r"<h3>(.*?)</h3>", self.rawdata)
 
 
 def training(steps):

@@ -1,8 +1,8 @@
 import json
 import re
-from html.parser import HTMLParser
 
 import pytest
+from html_page import Page
 
 from bert_jax.suite_report import SCORES, average, paper_average, write_suite
 from input_pipeline.errors import UserError
@@ -78,28 +78,6 @@ def test_tasks_may_be_missing(tmp_path, results):
     assert ["MNLI matched", "accuracy", "80.0", "83.8", "84.6", "86.7"] in rows(text), "of the only set there is"
     assert ["Average", "as GLUE", "-", "-", "-", "-"] in rows(text)
     assert json.loads((tmp_path / "glue_results.json").read_text())["missing"] == missing
-
-
-class Page(HTMLParser):
-    """Checks that elements nest, and collects links and texts."""
-
-    def __init__(self, content):
-        super().__init__()
-        self.open, self.links, self.words = [], [], []
-        self.feed(content)
-        self.close()
-        assert not self.open
-
-    def handle_starttag(self, tag, attributes):
-        self.links += [value for name, value in attributes if name in ("href", "src")]
-        if tag != "meta":
-            self.open.append(tag)
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
-
-    def handle_data(self, words):
-        self.words.append(words)
 
 
 def test_a_page(tmp_path, results):

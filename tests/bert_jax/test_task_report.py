@@ -1,45 +1,14 @@
 import json
 import re
-from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from html_page import Page
 
 from bert_jax.report_html import write_report
 from bert_jax.task_report import sections
 
-VOID = {"meta", "input", "br"}
 EVIL = "</script></style><script>alert('&\"')</script>"
-
-
-class Page(HTMLParser):
-    """Checks that elements nest, and collects text and tags."""
-
-    def __init__(self, content):
-        super().__init__()
-        self.open, self.tags, self.words = [], [], []
-        self.feed(content)
-        self.close()
-        assert not self.open
-
-    def handle_starttag(self, tag, attributes):
-        self.tags.append((tag, dict(attributes)))
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag, attributes):
-        self.tags.append((tag, dict(attributes)))
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
-
-    def handle_data(self, words):
-        if not self.open or self.open[-1] not in ("style", "script"):
-            self.words.append(words)
-
-    @property
-    def text(self):
-        return re.sub(r"\s+", " ", " ".join(self.words))
 
 
 def review(word="x", confidence=0.5):
