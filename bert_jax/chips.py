@@ -111,6 +111,10 @@ class Topology(NamedTuple):
     num_slices: int
 
 
+# Of Google Cloud's accelerator types, such as v5litepod-16, which count chips or cores and do not tell the shape.
+_CLOUD_NAMES = {"v5litepod": "v5e:4x4", "v6e": "v6e:4x4", "v5p": "v5p:2x2x2", "v4": "v4:2x2x2"}
+
+
 def parse_topology(text: str) -> Topology:
     """Reads --topology: a slice, such as v5e:4x4, or several, such as 2xv5e:4x4.
 
@@ -122,6 +126,8 @@ def parse_topology(text: str) -> Topology:
     chip = CHIPS.get(kind)
     if chip is None:
         known = ", ".join(CHIPS)
+        if example := _CLOUD_NAMES.get(kind.partition("-")[0]):
+            raise UserError(f"--topology={text}: give the chip and its sizes, as in {example}")
         raise UserError(
             f"--topology={text}: chips are {known}, as in v5e:4x4 or, of two slices, 2xv5e:4x4; or give cpu or gpu for "
             "this machine"

@@ -268,11 +268,21 @@ def _place(device: int, sizes: Sequence[int]) -> tuple[int, ...]:
     return tuple(reversed(place))
 
 
-def by_axes(rows: Iterable[Collective]) -> dict[Kind, tuple[int, int, float]]:
-    """Sums of each kind: transfers, bytes, seconds."""
-    sums: dict[Kind, tuple[int, int, float]] = {}
+class Sums(NamedTuple):
+    """Of the transfers of a kind; exposed_seconds: in which the device does nothing else."""
+
+    count: int
+    bytes: int
+    seconds: float
+    exposed_seconds: float
+
+
+def by_axes(rows: Iterable[Collective]) -> dict[Kind, Sums]:
+    """Sums of each kind, the longest first."""
+    sums: dict[Kind, Sums] = {}
     for row in rows:
         key = Kind(row.opcode, row.axes, row.network, row.dtype)
-        count, size, seconds = sums.get(key, (0, 0, 0.0))
-        sums[key] = (count + row.times, size + row.times * row.bytes, seconds + row.times * row.seconds)
-    return sums
+        of_one = (1, row.bytes, row.seconds, row.seconds - row.hidden_seconds)
+        before = sums.get(key, Sums(0, 0, 0.0, 0.0))
+        sums[key] = Sums(*(total + row.times * each for total, each in zip(before, of_one, strict=True)))
+    return dict(sorted(sums.items(), key=lambda item: -item[1].seconds))

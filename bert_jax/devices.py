@@ -32,6 +32,8 @@ def start(flags: Any) -> None:
         UserError: the three flags of several processes do not fit together, or the others cannot be joined. When they
             do not come in time, the process ends here with such a message.
     """
+    if joining.has_libtpu_only(os.environ):
+        jax.config.update("jax_platforms", "cpu")
     if (others := _others(flags)) and not jax.distributed.is_initialized():  # a suite's tasks follow one another
         _join(**others)
     if others:
@@ -72,6 +74,8 @@ def _others(flags: Any) -> dict[str, Any] | None:
         )
     if not re.fullmatch(r".+:\d+", address):
         raise UserError(f"--coordinator_address={address} must be HOST:PORT, the same for all processes")
+    if not 1 <= int(address.rpartition(":")[2]) <= 65535:
+        raise UserError(f"--coordinator_address={address}: a port is a number from 1 to 65535")
     if index >= count:
         raise UserError(f"--process_id={index} must be below --num_processes={count}")
     return {
@@ -94,8 +98,8 @@ def _join(who: str, local_device_ids: Sequence[int], **others: Any) -> None:
 
     def give_up():
         processes.tell(
-            f"error: {who} waited {CONNECT_SECONDS} s for the others: not all came (--num_processes=1 is for a process "
-            "without others)"
+            f"error: {who} waited {CONNECT_SECONDS} s for the others: not all came, or not all were given the same "
+            "address (a process without others needs none of these flags, but --num_processes=1)"
         )
         os._exit(2)
 

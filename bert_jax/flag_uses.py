@@ -10,6 +10,7 @@ _TEXT = "pretrain prepare evaluate"  # as documents
 
 # A row: modes, and the flags that they read; each flag stands in one row. A mode that refuses a flag counts too.
 _TABLE = (
+    (_TRAINING, "needs"),
     # Input and output.
     (f"pretrain prepare tokenize finetune {_USES}", "text_field"),
     ("pretrain prepare tokenize fill_mask extract evaluate cluster finetune", "input_file"),

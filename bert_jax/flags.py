@@ -20,8 +20,9 @@ MODES = {
     "export": "any checkpoint -> Hugging Face, Google's TF1 or StableHLO",
 }
 
-# Modes that run steps on a device.
-COMPUTING_MODES = ("pretrain", "fill_mask", "extract", "finetune", "evaluate", "predict", "cluster", "export")
+TRAINING_MODES = ("pretrain", "finetune")
+# Modes that run steps on a device, or compile for minutes.
+COMPUTING_MODES = ("plan", "pretrain", "fill_mask", "extract", "finetune", "evaluate", "predict", "cluster", "export")
 
 
 def define(values: flags.FlagValues) -> None:
@@ -31,6 +32,12 @@ def define(values: flags.FlagValues) -> None:
     enum, integer, number = define_flag.enum, define_flag.integer, define_flag.number
 
     enum("mode", None, list(MODES), "What to do: " + "; ".join(f"{mode}: {text}" for mode, text in MODES.items()) + ".")
+
+    comma_list(
+        "needs",
+        None,
+        "Flags that must be given to train: a file of flags names by it what it leaves to the command line.",
+    )
 
     # Input and output.
     comma_list(
@@ -237,7 +244,8 @@ def define(values: flags.FlagValues) -> None:
     string(
         "mesh",
         "",
-        "Sizes of the mesh axes, such as data=4,tensor=2; axes: data, fsdp, sequence, tensor. Default all data.",
+        "Sizes of the mesh axes, such as data=4,tensor=2; axes: data, fsdp, sequence, tensor; one may be -1, the rest. "
+        "Default all data.",
     )
     string(
         "dcn_mesh",
@@ -294,7 +302,12 @@ def define(values: flags.FlagValues) -> None:
         None,
         "Updates to trace for XProf and TensorBoard, such as 100:110; the trace is written below --output_dir.",
     )
-    integer("eval_every_steps", None, "Updates between evaluations; default only at the end.", 1)
+    integer(
+        "eval_every_steps",
+        None,
+        "Updates between evaluations; default only at the end (pretrain: see --evaluate_at_end).",
+        1,
+    )
     boolean("evaluate_at_end", True, "pretrain: evaluate on the held-out text when training is done.")
     integer("max_eval_steps", None, "pretrain: most batches of an evaluation.", 1)
 

@@ -8,11 +8,14 @@ import functools
 import glob
 import importlib.util
 import os
+import re
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
 from typing import Any, NamedTuple
+
+from input_pipeline.errors import UserError
 
 METADATA_SECONDS = 5
 # A host that took a moment's silence for being alone would train by itself, in the folder of the others.
@@ -67,23 +70,32 @@ def find(environ: Mapping[str, str]) -> Place:
 
 def _open_mpi(environ: Mapping[str, str]) -> Place | None:
     """`mpirun` of Open MPI; version 5 and later do not tell where the first process is."""
-    count = int(environ.get("OMPI_COMM_WORLD_SIZE", 1))
+    count = _number(environ, "OMPI_COMM_WORLD_SIZE", 1)
     if count < 2:
         return None
     method = "ompi" if "OMPI_MCA_orte_hnp_uri" in environ else None
-    on_host = int(environ.get("OMPI_COMM_WORLD_LOCAL_SIZE", 1))
-    devices = _share(environ, on_host, int(environ["OMPI_COMM_WORLD_LOCAL_RANK"]))
-    return Place("Open MPI", method, count, int(environ["OMPI_COMM_WORLD_RANK"]), devices)
+    on_host = _number(environ, "OMPI_COMM_WORLD_LOCAL_SIZE", 1)
+    devices = _share(environ, on_host, _number(environ, "OMPI_COMM_WORLD_LOCAL_RANK"))
+    return Place("Open MPI", method, count, _number(environ, "OMPI_COMM_WORLD_RANK"), devices)
 
 
 def _slurm(environ: Mapping[str, str]) -> Place | None:
     """A step of `srun`; the script of a job knows its tasks too, but is none of them."""
-    count = int(environ.get("SLURM_NTASKS", 1))
+    count = _number(environ, "SLURM_NTASKS", 1)
     if count < 2 or "SLURM_STEP_NODELIST" not in environ or environ.get("SLURM_STEP_NUM_TASKS") == "1":
         return None
-    on_host = -(-count // int(environ.get("SLURM_STEP_NUM_NODES", 1)))
-    devices = _share(environ, on_host, int(environ["SLURM_LOCALID"]))
-    return Place("Slurm", "slurm", count, int(environ["SLURM_PROCID"]), devices)
+    on_host = -(-count // _number(environ, "SLURM_STEP_NUM_NODES", 1))
+    devices = _share(environ, on_host, _number(environ, "SLURM_LOCALID"))
+    return Place("Slurm", "slurm", count, _number(environ, "SLURM_PROCID"), devices)
+
+
+def _number(environ: Mapping[str, str], name: str, default: int | None = None) -> int:
+    """A variable that is a whole number; an empty one counts as none."""
+    text = environ.get(name) or ("" if default is None else str(default))
+    if not re.fullmatch(r"\d+", text):
+        found = f"{name}={text} is no number" if text else f"{name} is not set, but others of its kind are"
+        raise UserError(f"environment: {found} (--num_processes=1 is for a process without others)")
+    return int(text)
 
 
 def _share(environ: Mapping[str, str], processes: int, local_index: int) -> tuple[int, ...]:
@@ -111,9 +123,29 @@ def _tpu(environ: Mapping[str, str]) -> Place | None:
     if not hosts or not worker:
         return None
     each = len(hosts.split(","))
-    count = each * int(settings.get("MEGASCALE_NUM_SLICES") or 1)
-    index = each * int(settings.get("MEGASCALE_SLICE_ID") or 0) + int(worker)
+    count = each * _number(settings, "MEGASCALE_NUM_SLICES", 1)
+    index = each * _number(settings, "MEGASCALE_SLICE_ID", 0) + _number({"TPU_WORKER_ID": worker}, "TPU_WORKER_ID")
     return Place("Cloud TPU", method, count, index) if count > 1 else None
+
+
+def has_libtpu_only(environ: Mapping[str, str]) -> bool:
+    """Whether libtpu is here for plans only: it would look for a TPU when JAX starts, and talk about finding none.
+
+    False where anything speaks for a TPU or a GPU, or where JAX is told what to use.
+    """
+    told = environ.get("JAX_PLATFORMS") or any(name.startswith(("TPU_", "MEGASCALE_", "COLAB_TPU")) for name in environ)
+    has_plugin = importlib.util.find_spec("jax_plugins") is not None  # such as that for CUDA
+    if told or has_plugin or importlib.util.find_spec("libtpu") is None:
+        return False
+    return not _tpu_devices() and not any(map(_is_of_google, glob.glob("/sys/bus/pci/devices/*/vendor")))
+
+
+def _is_of_google(file: str) -> bool:
+    try:
+        with open(file) as vendor:
+            return vendor.read().strip() == "0x1ae0"
+    except OSError:
+        return False
 
 
 def _has_tpu(environ: Mapping[str, str]) -> bool:
@@ -154,5 +186,6 @@ def _metadata(environ: Mapping[str, str], name: str) -> str | None:
 
 def _indexed_job(environ: Mapping[str, str]) -> Place | None:
     """A pod of an Indexed Job of Kubernetes knows its number, and nothing of the others."""
-    number = environ.get("JOB_COMPLETION_INDEX")
-    return None if number is None else Place("Kubernetes", None, 1, int(number))
+    if "JOB_COMPLETION_INDEX" not in environ:
+        return None
+    return Place("Kubernetes", None, 1, _number(environ, "JOB_COMPLETION_INDEX"))

@@ -14,7 +14,7 @@ from absl import flags
 
 from bert_jax import __version__, joining
 from bert_jax.flag_uses import drop_unused
-from bert_jax.flags import COMPUTING_MODES, MODES, define
+from bert_jax.flags import COMPUTING_MODES, MODES, TRAINING_MODES, define
 from bert_jax.host_memory import keep_freed_memory
 from input_pipeline.errors import UserError
 
@@ -54,12 +54,17 @@ def parse(argv: list[str]) -> flags.FlagValues:
     flags.DEFINE_boolean("version", False, "show the version", values, module_name="absl.flags")
     try:
         rest = values(argv)
+    except UnicodeDecodeError:
+        named = " ".join(word for word in argv if word.lstrip("-").startswith("flagfile"))
+        raise UserError(f"{named}: a file of flags must be text in UTF-8") from None
     except flags.Error as error:
         raise UserError(" ".join(str(error).replace("flag --", "--").replace("ERROR:: ", "").split())) from None
     if values.mode == "fill_mask" and (values.text or rest[1:]):
         values.text = [_as_utf8(text) for text in [*(values.text or []), *rest[1:]]]
     elif rest[1:]:
         raise UserError(f"unexpected {rest[1]!r}: every option is written --name=value")
+    if {"--flagfile=", "-flagfile="} & set(argv):  # absl takes it for none
+        raise UserError("--flagfile is empty: give a file, or leave the flag out")
     for name in values:
         flag = values[name]
         if flag.present and flag.value in ("", [], [""]) and flag.value != flag.default:
@@ -126,11 +131,21 @@ def _main(argv: list[str]) -> int:
     for line in drop_unused(values):
         if is_first:
             _tell(f"warning: {line}")
+    _check_needs(values)
     if values.mode in COMPUTING_MODES:
         keep_freed_memory()
         with _stopped_by_signals():
             return _run_mode(values)
     return _run_mode(values)
+
+
+def _check_needs(values: flags.FlagValues) -> None:
+    """Raises UserError where a flag is missing that the one who runs a file of flags has to add (--needs)."""
+    for name in values.needs or []:
+        if name not in values:
+            raise UserError(f"--needs={','.join(values.needs)}: there is no flag {name}")
+        if values.mode in TRAINING_MODES and not values[name].present:
+            raise UserError(f"--{name} is missing, which the other flags need (--needs={','.join(values.needs)})")
 
 
 def _run_mode(values: flags.FlagValues) -> int:

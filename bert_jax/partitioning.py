@@ -40,21 +40,11 @@ def parse_mesh(text: str, num_devices: int) -> dict[str, int]:
     """
     if not text:
         return dict.fromkeys(MESH_AXES, 1) | {"data": num_devices}
-    sizes = _axis_sizes("--mesh", text)
-    if list(sizes.values()).count(-1) > 1:
-        raise UserError(f"--mesh={text}: only one axis may be -1")
-    fixed = math.prod(size for size in sizes.values() if size != -1)
-    sizes = {name: num_devices // fixed if size == -1 else size for name, size in sizes.items()}
-    if math.prod(sizes.values()) != num_devices:
-        raise UserError(
-            f"--mesh={text} needs {math.prod(sizes.values()) or fixed} devices, but there are {num_devices}: "
-            "the product of the sizes must be the number of devices"
-        )
-    return sizes
+    return _axis_sizes("--mesh", text, num_devices, "device")
 
 
-def _axis_sizes(flag: str, text: str) -> dict[str, int]:
-    """Axis -> size, 1 where it is not named, or -1."""
+def _axis_sizes(flag: str, text: str, total: int, what: str) -> dict[str, int]:
+    """Axis -> size, 1 where it is not named; their product is `total`, the number of what lies on them."""
     sizes, named = dict.fromkeys(MESH_AXES, 1), set()
     for part in text.split(","):
         name, _, value = part.partition("=")
@@ -68,6 +58,18 @@ def _axis_sizes(flag: str, text: str) -> dict[str, int]:
             sizes[name] = 0
         if sizes[name] < 1 and sizes[name] != -1:
             raise UserError(f"{flag}={text}: {name} needs a size of at least 1 (or -1 for the rest), not {value!r}")
+    if list(sizes.values()).count(-1) > 1:
+        raise UserError(f"{flag}={text}: only one axis may be -1")
+    fixed = math.prod(size for size in sizes.values() if size != -1)
+    there = f"there {'are' if total > 1 else 'is'} {total}"
+    if -1 in sizes.values() and total % fixed:
+        raise UserError(f"{flag}={text}: {fixed} does not divide the number of {what}s: {there}")
+    sizes = {name: total // fixed if size == -1 else size for name, size in sizes.items()}
+    if (product := math.prod(sizes.values())) != total:
+        raise UserError(
+            f"{flag}={text} is for {product} {what}{'s' * (product > 1)}, but {there}: the product of the sizes must "
+            f"be the number of {what}s"
+        )
     return sizes
 
 
@@ -84,13 +86,7 @@ def parse_dcn_mesh(text: str, sizes: dict[str, int], num_slices: int) -> dict[st
             those of the mesh.
     """
     if text:
-        slices = _axis_sizes("--dcn_mesh", text)
-        slices = {name: num_slices if size == -1 else size for name, size in slices.items()}
-        if math.prod(slices.values()) != num_slices:
-            raise UserError(
-                f"--dcn_mesh={text} is for {math.prod(slices.values())} slices, but there {_are(num_slices)}: the "
-                "product of the sizes must be the number of slices"
-            )
+        slices = _axis_sizes("--dcn_mesh", text, num_slices, "slice")
     else:
         on_data = math.gcd(sizes["data"], num_slices)
         slices = dict.fromkeys(MESH_AXES, 1) | {"data": on_data, "fsdp": num_slices // on_data}
@@ -104,10 +100,6 @@ def parse_dcn_mesh(text: str, sizes: dict[str, int], num_slices: int) -> dict[st
                 )
             raise UserError(problem)
     return slices
-
-
-def _are(count: int) -> str:
-    return f"are {count}" if count > 1 else "is 1"
 
 
 def slice_of(device: Any) -> int:

@@ -4,9 +4,12 @@ import contextlib
 import dataclasses
 import gzip
 import importlib.util
+import json
 import os
 import re
+import signal
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -16,7 +19,7 @@ from jax.experimental import topologies
 
 from bert_jax import collectives, hlo_reading, partitioning, program_costs
 from bert_jax.chips import Chip, parse_topology
-from bert_jax.model_costs import training_flops
+from bert_jax.model_costs import parameter_rows, training_flops
 from bert_jax.pretraining_step import PretrainingStep
 from input_pipeline.errors import UserError
 
@@ -34,6 +37,11 @@ _ENVIRONMENT = {
     "TPU_WORKER_HOSTNAMES": "localhost",
     "TPU_WORKER_ID": "0",
 }
+
+
+# Flags that change what a step does, as a plan records them.
+_SETTINGS = ("optimizer", "precision", "remat", "scan_layers", "shard_optimizer", "gradient_reduction")
+_SETTINGS += ("gradient_accumulation_steps",)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,6 +113,9 @@ def open_target(topology: str) -> Target:
     try:
         with _quiet_stderr():
             found = topologies.get_topology_desc(platform="tpu", topology_name=name, **options)
+        if threading.current_thread() is threading.main_thread():
+            # libtpu has taken SIGTERM over; this gives it back to the handler that Python knows of.
+            signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM))
     except Exception as error:
         reason = str(error).strip().splitlines()[0]
         raise UserError(f"--topology={topology}: libtpu does not take it: {reason}") from None
@@ -188,11 +199,12 @@ def _outline(step: PretrainingStep, target: Target, num_train_steps: int) -> dic
         "hosts": target.hosts,
         "mesh": mesh,
         "slices": partitioning.slices_of(step.mesh),
-        "precision": flags.precision,
-        "remat": flags.remat,
+        "model": json.loads(config.to_json()),
+        "parameters": sum(row.total for row in parameter_rows(config)),
+        **{name: getattr(flags, name) for name in _SETTINGS},
+        "attention_kernel": step.task.module.attention_kernel,
         "train_batch_size": flags.train_batch_size,
         "per_device_batch": flags.train_batch_size / parts,
-        "gradient_accumulation_steps": flags.gradient_accumulation_steps,
         "max_seq_length": flags.max_seq_length,
         "max_predictions_per_seq": flags.max_predictions_per_seq,
         "flops": {"model": model_flops / devices},
@@ -201,6 +213,7 @@ def _outline(step: PretrainingStep, target: Target, num_train_steps: int) -> dic
         "sequences_per_second": None,
         "num_train_steps": num_train_steps,
         "days": None,
+        "chip_hours": None,
     }
 
 
@@ -219,15 +232,13 @@ def describe(plan: dict[str, Any], step: PretrainingStep, target: Target, compil
         "clock": target.chip.clock,
         "loops_counted_once": found.loops_counted_once,
         "unaccounted": [row._asdict() for row in found.unaccounted],
-        "collectives": [
-            {**key._asdict(), "count": count, "bytes": size, "seconds": row_seconds}
-            for key, (count, size, row_seconds) in collectives.by_axes(found.collectives).items()
-        ],
+        "collectives": [key._asdict() | sums._asdict() for key, sums in collectives.by_axes(found.collectives).items()],
         "exposed_collective_seconds": sum(r.times * (r.seconds - r.hidden_seconds) for r in found.collectives),
         "estimated_step_seconds": seconds,
         "mfu": flops["model"] / (seconds * target.chip.flops_per_second * target.chip_share),
         "sequences_per_second": plan["train_batch_size"] / seconds,
         "days": seconds * plan["num_train_steps"] / 86400,
+        "chip_hours": seconds * plan["num_train_steps"] * target.chips / 3600,
     }
 
 

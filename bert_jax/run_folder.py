@@ -281,6 +281,9 @@ class RunFolder:
 def read_run(path: str | os.PathLike, flag: str) -> dict[str, Any]:
     """What run.json in the folder `path`, given by `flag`, says. Raises: UserError, when it is missing or damaged."""
     file = files.as_path(path) / RUN_FILE
+    with files.user_errors(path, flag):
+        if file.parent.exists() and not file.exists():
+            raise UserError(f"{flag}: {path} has no {RUN_FILE}, which describes a run")
     try:
         run = json.loads(files.read_text(file, flag))
         version = run["format_version"]

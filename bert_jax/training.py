@@ -5,6 +5,7 @@ State is a plain dict {"step": int32, "params": tree, "opt_state": tree}; step c
 """
 
 import collections
+import contextlib
 import math
 import time
 from collections.abc import Callable, Iterator
@@ -240,8 +241,9 @@ def train(
             with times.paused():
                 profile.start()
         fetch_started = clock()
-        batch = next(batches)
-        if not in_flight or in_flight[-1][1]["loss"].is_ready():
+        with times.paused() if step == start_step else contextlib.nullcontext():  # the input starts up
+            batch = next(batches)
+        if step > start_step and (not in_flight or in_flight[-1][1]["loss"].is_ready()):
             # Only then did the device have nothing to do while the input was being made.
             times.input_wait += clock() - fetch_started
         with profile.step(step + 1):

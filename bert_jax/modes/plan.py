@@ -1,5 +1,6 @@
 """--mode=plan: compiles the train step of the flags for devices that need not be there, and says what it costs."""
 
+import concurrent.futures
 import contextlib
 import dataclasses
 import json
@@ -7,16 +8,19 @@ import sys
 import threading
 import time
 import types
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from bert_jax.modes.describe import Table, show
 from bert_jax.modes.pretrain_options import apply_plan_defaults, data_config
+from bert_jax.run_folder import RUN_FILE
 from input_pipeline import files
 from input_pipeline.errors import UserError
 from input_pipeline.tokenization import load_tokenizer
 
 TICK_SECONDS = 15
+
+T = TypeVar("T")
 
 
 def run(flags: Any) -> int:
@@ -38,6 +42,9 @@ def run(flags: Any) -> int:
     data_config(flags)
     check_early(flags)
     folder = files.as_path(flags.output_dir, "--output_dir")
+    with files.user_errors(folder, "--output_dir"):
+        if (folder / RUN_FILE).exists():
+            raise UserError(f"--output_dir={flags.output_dir} is the folder of a run: give the plan another one")
     target = planning.open_target(flags.topology)
     config = _config(flags)
     if flags.plan_search:
@@ -45,8 +52,10 @@ def run(flags: Any) -> int:
     else:
         step, num_train_steps = _step(flags, config, target)
         _make(folder)
-        with _ticking(f"compiling for {len(target.devices)} devices of {target.name}"):
-            plan, text = planning.compile_plan(step, target, num_train_steps)
+        plan, text = _waiting(
+            f"compiling for {len(target.devices)} devices of {target.name}",
+            lambda: planning.compile_plan(step, target, num_train_steps),
+        )
     _write(folder, plan, text)
     show(tables(plan))
     return 0
@@ -91,8 +100,10 @@ def _search(flags: Any, given: set[str], config: Any, target: Any, folder: Any) 
         if "eval_batch_size" not in given:
             changed.eval_batch_size = changed.train_batch_size
         step, num_train_steps = _step(changed, dataclasses.replace(config, num_hidden_layers=layers), target)
-        with _ticking(f"compiling {layers} layer{'s' * (layers > 1)}: {candidate.flags()}"):
-            return planning.compile_plan(step, target, num_train_steps)
+        return _waiting(
+            f"compiling {layers} layer{'s' * (layers > 1)}: {candidate.flags()}",
+            lambda: planning.compile_plan(step, target, num_train_steps),
+        )
 
     results = list(
         plan_search.search(
@@ -181,23 +192,27 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-@contextlib.contextmanager
-def _ticking(what: str) -> Iterator[None]:
-    """Tells from time to time that something long goes on."""
-    done, started = threading.Event(), time.monotonic()
+def _waiting(what: str, work: Callable[[], T]) -> T:
+    """The result of long work, which tells from time to time that it goes on.
 
-    def tick():
-        while not done.wait(TICK_SECONDS):
-            say(f"{what}: {time.monotonic() - started:.0f} s (a large model takes some minutes)")
+    It is done in a thread of its own: a compiler returns to no handler of signals before it has ended, so that the
+    main thread could not be stopped.
+    """
+    started = time.monotonic()
+    result: concurrent.futures.Future[T] = concurrent.futures.Future()
+
+    def do():
+        try:
+            result.set_result(work())
+        except BaseException as error:
+            result.set_exception(error)
 
     say(what)
-    thread = threading.Thread(target=tick, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        done.set()
-        thread.join()
+    threading.Thread(target=do, daemon=True).start()
+    while True:
+        with contextlib.suppress(TimeoutError):
+            return result.result(TICK_SECONDS)
+        say(f"{what}: {time.monotonic() - started:.0f} s (a large model takes some minutes)")
 
 
 def tables(plan: dict[str, Any]) -> list[Table]:
@@ -226,7 +241,7 @@ def _candidates(results: Any, layers: int, target: Any) -> Table:
         )
         for result in plan_search.ranked(results)
     ]
-    columns = ("mesh", "remat", "fits", "a device", "steps", "batch", "GiB", "ms", "sequences/s")
+    columns = ("mesh", "remat", "fits", "rows of a device", "parts", "batch", "GiB", "ms", "sequences/s")
     title = f"{target.name}, {layers} layers: estimates from what 1 and 2 layers cost"
     return Table(title, columns, 3, rows)
 
@@ -236,8 +251,21 @@ def _summary(plan: dict[str, Any]) -> Table:
 
     mesh = ", ".join(f"{axis} {size}" for axis, size in plan["mesh"].items() if size > 1) or "one device"
     slices = ", ".join(f"{axis} {size}" for axis, size in plan["slices"].items() if size > 1)
+    model = plan["model"]
+    settings = [plan["optimizer"], f"remat {plan['remat']}", f"attention {plan['attention_kernel']}"]
+    settings += ["scanned layers"] * plan["scan_layers"] + ["state not cut over data"] * (not plan["shard_optimizer"])
+    settings += [f"gradients in {plan['gradient_reduction']}"] * (plan["gradient_reduction"] != "f32")
     rows = [
-        ("devices", f"{plan['devices']} on {plan['chips']} chips, {plan['hosts']} hosts"),
+        (
+            "model",
+            f"{plan['parameters'] / 1e6:,.1f}M parameters: {_count(model['num_hidden_layers'], 'layer')} of "
+            f"{model['hidden_size']:,}",
+        ),
+        ("step", ", ".join(settings)),
+        (
+            "devices",
+            f"{plan['devices']:,} on {_count(plan['chips'], 'chip')}, {_count(plan['hosts'], 'host')}",
+        ),
         ("mesh", mesh),
         *([("slices", slices)] if slices else []),
         ("batch", f"{plan['train_batch_size']:,} ({plan['per_device_batch']:g} a device at a time)"),
@@ -246,15 +274,13 @@ def _summary(plan: dict[str, Any]) -> Table:
     ]
     if (seconds := plan["estimated_step_seconds"]) is not None:
         days, steps, waiting = plan["days"], plan["num_train_steps"], plan["exposed_collective_seconds"]
+        whole = f"{days:,.1f} days" if days >= 1 else f"{24 * days:,.1f} hours"
         rows += [
             ("compiled FLOPs", f"{plan['flops']['matmul'] / 1e9:,.1f} GFLOP ({plan['flops']['waste']:+.1%})"),
-            ("step", f"{1e3 * seconds:,.2f} ms (estimated), {1e3 * waiting:,.2f} ms of it waiting for transfers"),
+            ("estimate", f"{1e3 * seconds:,.2f} ms a step, {1e3 * waiting:,.2f} ms of it waiting for transfers"),
             ("MFU", f"{plan['mfu']:.1%}"),
             ("sequences/s", f"{plan['sequences_per_second']:,.0f}"),
-            (
-                "time",
-                f"{days:,.1f} days for {steps:,} steps" if days >= 1 else f"{24 * days:,.1f} hours for {steps:,} steps",
-            ),
+            ("in all", f"{whole} for {steps:,} steps, {plan['chip_hours']:,.0f} chip hours"),
         ]
     elif plan["topology"] in planning.PRESENT:
         rows += [
@@ -264,6 +290,10 @@ def _summary(plan: dict[str, Any]) -> Table:
     else:
         rows.append(("step, MFU, time", "no estimate: the compiler gives up where memory does not suffice"))
     return Table(f"{plan['topology']} ({plan['chip']}), {plan['precision']}", ("", ""), 2, rows)
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'s' * (number != 1)}"
 
 
 def _memory(plan: dict[str, Any]) -> Table:
@@ -315,8 +345,9 @@ def _collectives(plan: dict[str, Any]) -> Table:
             str(row["count"]),
             f"{row['bytes'] / 1e6:,.1f}",
             f"{1e3 * row['seconds']:,.2f}",
+            f"{1e3 * row['exposed_seconds']:,.2f}",
         )
         for row in plan.get("collectives", [])
     ]
-    columns = ("", "over", "by", "dtype", "count", "MB", "ms")
+    columns = ("", "over", "by", "dtype", "count", "MB", "ms", "waiting ms")
     return Table("Transfers between devices: bounds by the links", columns, 4, rows)

@@ -150,7 +150,8 @@ def test_speed_of_whole_slices(kind, sizes, speed):
 def test_sums_by_kind_and_axes():
     line = "all-reduce(%x), replica_groups={{0,4}}, to_apply=%sum"
     rows = found(f"%a = f32[100] {line}", f"ROOT %b = f32[100] {line}")
-    assert collectives.by_axes(rows) == {("all-reduce", "data", "ICI", "f32"): (2, 800, pytest.approx(8.0))}
+    seconds = pytest.approx(8.0)
+    assert collectives.by_axes(rows) == {("all-reduce", "data", "ICI", "f32"): (2, 800, seconds, seconds)}
 
 
 SLICES = {"data": 2, "fsdp": 3, "tensor": 1}

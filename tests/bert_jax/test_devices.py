@@ -27,6 +27,8 @@ def flags(**given):
         ({"num_processes": 2}, "belong together"),
         ({"coordinator_address": "localhost:1", "num_processes": 2, "process_id": 2}, "--process_id=2 must be below"),
         ({"coordinator_address": "localhost", "num_processes": 2, "process_id": 0}, "must be HOST:PORT"),
+        ({"coordinator_address": "localhost:99999", "num_processes": 2, "process_id": 0}, "from 1 to 65535"),
+        ({"coordinator_address": "localhost:0", "num_processes": 1, "process_id": 0}, "from 1 to 65535"),
     ],
 )
 def test_flags_that_do_not_fit(given, words):
@@ -47,8 +49,9 @@ devices.start(SimpleNamespace(coordinator_address="{address}", num_processes=2, 
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=100)
     assert done.returncode == 2
     assert done.stderr == (
-        f"error: --coordinator_address={address}: process 0 of 2 waited 1 s for the others: not all came "
-        "(--num_processes=1 is for a process without others)\n"
+        f"error: --coordinator_address={address}: process 0 of 2 waited 1 s for the others: not all came, or "
+        "not all were given the same address (a process without others needs none of these flags, but "
+        "--num_processes=1)\n"
     )
 
 

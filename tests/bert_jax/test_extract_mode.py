@@ -91,7 +91,7 @@ def test_standard_input_json_and_gzip(run, tmp_path, monkeypatch, expected):
         ({"max_seq_length": "30"}, "--max_seq_length=30 must be between 3"),
         ({"input_file": "none.txt"}, "--input_file: no such file or folder: none.txt"),
         ({"init_checkpoint": "none"}, "--init_checkpoint: "),
-        ({"mesh": "data=3"}, "--mesh=data=3 needs 3 devices"),
+        ({"mesh": "data=3"}, "--mesh=data=3 is for 3 devices"),
         ({"num_processes": "2", "process_id": "0"}, "--coordinator_address, --num_processes and --process_id belong"),
     ],
 )

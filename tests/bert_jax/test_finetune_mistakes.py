@@ -43,7 +43,7 @@ def table(folder, name, text):
         ("classification", {"freeze_encoder": "true", "layer_lr_decay": 0.9}, "--freeze_encoder and --layer_lr_decay"),
         ("classification", {"profile_steps": "3"}, "--profile_steps=3 must be FIRST:LAST"),
         ("classification", {"trust_ratio": "decayed"}, "--trust_ratio=decayed is for --optimizer=lamb, not adamw"),
-        ("classification", {"mesh": "data=3"}, "--mesh=data=3 needs 3 devices"),
+        ("classification", {"mesh": "data=3"}, "--mesh=data=3 is for 3 devices"),
         (
             "classification",
             {"data_dir": "/nowhere"},

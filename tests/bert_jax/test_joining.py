@@ -8,6 +8,7 @@ import pytest
 
 from bert_jax import joining
 from bert_jax.joining import ALONE, Place
+from input_pipeline.errors import UserError
 
 SLURM = {
     "SLURM_JOB_ID": "5000",
@@ -60,6 +61,44 @@ def test_places(environ, place):
 )
 def test_processes_on_a_host_share_its_gpus(environ, devices):
     assert joining.find(SLURM | environ).devices == devices
+
+
+@pytest.mark.parametrize(
+    ("environ", "words"),
+    [
+        (SLURM | {"SLURM_NTASKS": "many"}, "SLURM_NTASKS=many is no number"),
+        ({"SLURM_NTASKS": "2", "SLURM_STEP_NODELIST": "a"}, "SLURM_LOCALID is not set"),
+        ({"OMPI_COMM_WORLD_SIZE": "2"}, "OMPI_COMM_WORLD_LOCAL_RANK is not set"),
+        ({"JOB_COMPLETION_INDEX": "abc"}, "JOB_COMPLETION_INDEX=abc is no number"),
+    ],
+)
+def test_variables_that_make_no_sense(environ, words):
+    with pytest.raises(UserError, match=words):
+        joining.find(environ)
+
+
+def test_libtpu_without_a_tpu_is_left_alone(monkeypatch):
+    installed = {"libtpu"}
+    monkeypatch.setattr(joining.importlib.util, "find_spec", lambda name: name if name in installed else None)
+    monkeypatch.setattr(joining, "_tpu_devices", list)
+    monkeypatch.setattr(joining.glob, "glob", lambda pattern: [])
+    assert joining.has_libtpu_only({})
+    assert not joining.has_libtpu_only({"JAX_PLATFORMS": "tpu"})
+    assert not joining.has_libtpu_only({"TPU_WORKER_ID": "0"})
+    monkeypatch.setattr(joining, "_tpu_devices", lambda: ["/dev/accel0"])
+    assert not joining.has_libtpu_only({})
+    monkeypatch.setattr(joining, "_tpu_devices", list)
+    installed.add("jax_plugins")
+    assert not joining.has_libtpu_only({})
+    installed.clear()
+    assert not joining.has_libtpu_only({})
+
+
+def test_a_device_of_google_may_be_a_tpu(tmp_path):
+    (tmp_path / "vendor").write_text("0x1ae0\n")
+    assert joining._is_of_google(tmp_path / "vendor")
+    (tmp_path / "vendor").write_text("0x8086\n")
+    assert not joining._is_of_google(tmp_path / "vendor") and not joining._is_of_google(tmp_path / "none")
 
 
 @pytest.fixture

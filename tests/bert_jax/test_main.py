@@ -43,12 +43,29 @@ def test_help_is_quick_and_names_modes_and_flags():
         (["--mode=pretrain", "--masked_lm_prob=nan"], "--masked_lm_prob=nan"),
         (["--mode=pretrain", "--num_train_steps=3000000000"], "--num_train_steps=3000000000"),
         (["--flagfile=/nowhere/x.flags"], "/nowhere/x.flags"),
+        (["--flagfile="], "--flagfile is empty"),
+        (["--mode=pretrain", "--needs=restore_from"], "--restore_from is missing, which the other flags need"),
+        (["--mode=pretrain", "--needs=restore"], "--needs=restore: there is no flag restore"),
     ],
 )
 def test_mistakes_exit_with_two_and_one_line(arguments, words, capsys):
     assert main(["bert_jax", *arguments]) == 2
     error = capsys.readouterr().err
     assert error.startswith("error: ") and error.count("\n") == 1 and words in error
+
+
+def test_a_file_of_flags_that_is_no_text(tmp_path, capsys):
+    (tmp_path / "x.flags").write_bytes(b"--mode=pretrain\n\x9d\n")
+    assert main(["bert_jax", f"--flagfile={tmp_path}/x.flags"]) == 2
+    assert capsys.readouterr().err == f"error: --flagfile={tmp_path}/x.flags: a file of flags must be text in UTF-8\n"
+
+
+def test_what_a_file_of_flags_needs(tmp_path, capsys):
+    file = tmp_path / "x.flags"
+    file.write_text("--needs=input_file,init_checkpoint\n")
+    assert main(["bert_jax", "--mode=pretrain", "--input_file=text", f"--flagfile={file}"]) == 2
+    words = "--init_checkpoint is missing, which the other flags need (--needs=input_file,init_checkpoint)"
+    assert capsys.readouterr().err == f"error: {words}\n"
 
 
 def shell(words, **environment):

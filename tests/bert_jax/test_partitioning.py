@@ -29,9 +29,9 @@ def test_mesh_sizes():
         ("data=0", "'0'"),
         ("data=x", "'x'"),
         ("data", "''"),
-        ("data=3", "needs 3 devices, but there are 8"),
+        ("data=3", "is for 3 devices, but there are 8"),
         ("data=-1,fsdp=-1", "only one"),
-        ("tensor=3,data=-1", "but there are 8"),
+        ("tensor=3,data=-1", "3 does not divide the number of devices: there are 8"),
     ],
 )
 def test_mesh_mistakes(text, words):
@@ -90,6 +90,7 @@ def test_four_slices_on_two_axes():
     [
         ("data=8", "date=2", "--dcn_mesh=date=2: axis 'date' should be one of data"),
         ("data=8", "data=0", "--dcn_mesh=data=0: data needs a size"),
+        ("data=8", "data=-1,fsdp=-1", "--dcn_mesh=data=-1,fsdp=-1: only one axis may be -1"),
         ("data=8", "data=4", "--dcn_mesh=data=4 is for 4 slices, but there are 2"),
         ("data=8", "fsdp=2", "--dcn_mesh=fsdp=2: fsdp=2 does not divide fsdp=1 of the mesh"),
         ("tensor=8", "", "2 slices do not lie on data=1 and fsdp=1 of the mesh"),

@@ -5,8 +5,10 @@ import importlib.util
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import jax
@@ -125,7 +127,7 @@ def test_two_slices_reduce_over_their_own_links_first(words, tmp_path):
             ["--topology=cpu", "--mesh=data=1", "--gradient_accumulation_steps=5"],
             "--train_batch_size=32 must be a mult",
         ),
-        (["--topology=cpu", "--mesh=data=1000"], "--mesh=data=1000 needs 1000 devices"),
+        (["--topology=cpu", "--mesh=data=1000"], "--mesh=data=1000 is for 1000 devices"),
         (["--topology=cpu", "--dcn_mesh=data=2"], "--dcn_mesh=data=2 is for 2 slices, but there is 1"),
         (["--topology=cpu", "--max_seq_length=512"], "--max_seq_length=512 is longer than the position table"),
         (["--topology=cpu", "--masking_split=0.8,0.1"], "--masking_split"),
@@ -133,6 +135,7 @@ def test_two_slices_reduce_over_their_own_links_first(words, tmp_path):
         (["--topology=cpu", "--profile_steps=3"], "--profile_steps=3 must be FIRST:LAST"),
         (["--topology=cpu", "--trust_ratio=decayed"], "--trust_ratio=decayed is for --optimizer=lamb"),
         (["--topology=cpu", "--restore_from=/nowhere"], "--restore_from: no such file or folder: /nowhere"),
+        (["--topology=v5litepod-16"], "--topology=v5litepod-16: give the chip and its sizes, as in v5e:4x4"),
         (["--topology=cpu", "--plan_search"], "--plan_search needs a topology of TPUs"),
     ],
 )
@@ -147,6 +150,31 @@ def test_epochs_need_data(words, capsys):
     words = [word for word in words if "num_train_steps" not in word]
     assert main([*words, "--topology=cpu", "--num_train_epochs=2"]) == 2
     assert "--num_train_epochs: a plan has no data" in capsys.readouterr().err
+
+
+def test_the_folder_of_a_run_is_refused(words, tmp_path, capsys):
+    (tmp_path / "plan").mkdir()
+    (tmp_path / "plan" / "run.json").write_text("{}")
+    assert main([*words, "--topology=cpu"]) == 2
+    assert f"--output_dir={tmp_path}/plan is the folder of a run" in capsys.readouterr().err
+    assert [file.name for file in (tmp_path / "plan").iterdir()] == ["run.json"]
+
+
+def test_a_signal_ends_a_plan_while_it_compiles(words, capsys, monkeypatch):
+    """Of a compiler that returns to no handler of signals before its end."""
+    begun, ended = threading.Event(), threading.Event()
+
+    def compile_plan(*arguments):
+        begun.set()
+        ended.wait(60)
+
+    monkeypatch.setattr(planning, "compile_plan", compile_plan)
+    threading.Thread(target=lambda: (begun.wait(60), os.kill(os.getpid(), signal.SIGTERM)), daemon=True).start()
+    try:
+        assert main([*words, "--topology=cpu"]) == 75
+    finally:
+        ended.set()
+    assert capsys.readouterr().err.splitlines()[-1].startswith("stopped; nothing that was written before is lost")
 
 
 @pytest.fixture

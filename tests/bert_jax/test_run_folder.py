@@ -173,7 +173,7 @@ def test_checkpoints_whose_run_is_unknown_are_refused(tmp_path):
     with pytest.raises(UserError, match="was written in format 2, this program reads format 1"):
         start(tmp_path)
     (tmp_path / "run.json").unlink()
-    with pytest.raises(UserError, match=r"--output_dir: no such file or folder: .*run\.json"):
+    with pytest.raises(UserError, match=r"--output_dir: .* has no run\.json, which describes a run"):
         start(tmp_path)
 
 
