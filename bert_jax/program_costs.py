@@ -138,7 +138,8 @@ def _bound(program: Program, computation: str, instruction: Instruction) -> tupl
         told = re.search(r'"cost_estimate":\{([^}]*)\}', instruction.rest)
         told = dict(re.findall(r'"(\w+)":"?(\d+)', told[1])) if told else {}
         moved = max(moved, int(told.get("bytes_accessed", 0)))
-        return f"custom kernels ({target})", moved, float(told.get("flops", product))
+        what = "custom kernels" if target == "tpu_custom_call" else f"the compiler's own calls ({target})"
+        return what, moved, float(told.get("flops", product))
     if parts & {"rng-bit-generator", "rng"}:
         return "random bits", moved, product
     if "sort" in parts:  # each pass over the rows reads and writes them

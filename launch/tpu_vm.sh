@@ -360,10 +360,18 @@ case $verb in
 esac
 if [ "$verb" = watch ]; then
   case " ${flags[*]} " in
-    *' --output_dir=gs://'*) ;;
-    *) fail "watch needs --output_dir=gs://BUCKET/FOLDER: the disks of a TPU are gone when it is preempted" ;;
+    *' --output_dir=gs://'* | *' --output_dir gs://'*) ;;
+    *) fail "watch needs --output_dir=gs://BUCKET/FOLDER here, not in a file of flags: the disks of a TPU are gone when it is preempted" ;;
   esac
 fi
+for flag in ${flags[@]+"${flags[@]}"}; do
+  case $flag in
+    --input_file=gs://* | --input_file=tfds:* | --input_file=builtin | --output_dir=gs://*) ;;
+    --input_file=* | --output_dir=*)
+      say "warning: $flag is a place on the disk of each worker, to which nothing but this clone is copied"
+      ;;
+  esac
+done
 [ -n "$dry_run" ] || command -v gcloud > /dev/null || fail "gcloud is not installed: https://cloud.google.com/sdk/docs/install"
 
 place=("--zone=$zone" ${project:+"--project=$project"})

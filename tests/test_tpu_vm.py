@@ -152,6 +152,29 @@ def test_a_mistake_is_told_in_one_line(cloud, tpu_vm, arguments, message):
     assert result.stdout == "" and cloud.calls() == []
 
 
+@pytest.mark.parametrize(
+    ("flag", "warned"),
+    [
+        ("--input_file=store", True),
+        ("--output_dir=runs/x", True),
+        ("--input_file=gs://b/store", False),
+        ("--input_file=tfds:wikipedia", False),
+        ("--input_file=builtin", False),
+    ],
+)
+def test_a_place_on_the_workers_is_warned_of(cloud, tpu_vm, flag, warned):
+    cloud.make()
+    result = tpu_vm("start", *NAME, "--dry_run", "--", "--mode=pretrain", flag)
+    assert result.returncode == 0
+    assert (f"bert: warning: {flag} is a place on the disk of each worker" in result.stderr) == warned
+
+
+@pytest.mark.parametrize("words", [["--output_dir=gs://b/x"], ["--output_dir", "gs://b/x"]])
+def test_watch_takes_an_output_folder_in_one_word_or_two(cloud, tpu_vm, words):
+    cloud.make()
+    assert tpu_vm("watch", *NAME, "--type=v4-8", "--dry_run", "--", *words).returncode == 0
+
+
 def test_help_has_all_options_and_verbs(cloud, tpu_vm):
     cloud.make()
     text = tpu_vm("--help").stdout
