@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bert_jax.partitioning import first_row
+from bert_jax.partitioning import row_numbers
 
 
 def mix(bits: jax.Array) -> jax.Array:
@@ -47,8 +47,7 @@ def row_keys(key: jax.Array, rows: int) -> jax.Array:
     Both went through the finaliser: the streams of two rows, or of two keys, are neither shifts nor permutations of
     each other.
     """
-    row = jax.lax.iota(jnp.uint32, rows) + jnp.uint32(first_row(rows))
-    first = mix(row * jnp.uint32(0x9E3779B9) + key[0])
+    first = mix(row_numbers(rows) * jnp.uint32(0x9E3779B9) + key[0])
     return jnp.stack([first, mix(first ^ key[1])], axis=-1)
 
 

@@ -13,29 +13,26 @@ from jax.sharding import PartitionSpec
 
 from bert_jax import partitioning
 
-# (parameters, rows of a batch, number of the part) -> gradients and metrics, both sums over the rows.
-Gradient = Callable[[Any, Any, Any], tuple[Any, dict[str, jax.Array]]]
+# (parameters, rows of a batch) -> gradients and metrics, both sums over the rows.
+Gradient = Callable[[Any, Any], tuple[Any, dict[str, jax.Array]]]
 
 
 def accumulated(gradient: Gradient, params: Any, batch: Any, steps: int) -> tuple[Any, dict[str, jax.Array]]:
     """Sums gradients and metrics over `steps` parts of a batch, one after the other."""
     if steps == 1:
-        return gradient(params, batch, 0)
+        return gradient(params, batch)
 
-    def split(x):
-        # Every part takes rows from every device's share, so no row moves between devices.
-        x = x.reshape(x.shape[0] // steps, steps, *x.shape[1:])
-        return partitioning.constrain(jnp.swapaxes(x, 0, 1), None, "batch", *(None,) * (x.ndim - 2))
-
-    parts = (jax.tree.map(split, batch), jnp.arange(steps))
-    first = jax.tree.map(lambda x: x[0], parts)
-    shapes = jax.eval_shape(gradient, params, *first)
+    parts = jax.tree.map(lambda x: partitioning.split_rows(x, steps), batch)
+    shapes = jax.eval_shape(gradient, params, jax.tree.map(lambda x: x[0], parts))
     zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
 
     def add(total, part):
-        return jax.tree.map(jnp.add, total, gradient(params, *part)), None
+        rows, number = part
+        with partitioning.part_of_batch(number, steps):
+            found = gradient(params, rows)
+        return jax.tree.map(jnp.add, total, found), None
 
-    total, _ = jax.lax.scan(add, zeros, parts)
+    total, _ = jax.lax.scan(add, zeros, (parts, jnp.arange(steps)))
     return total
 
 

@@ -1,12 +1,15 @@
 """The mesh, and the one table that says which logical axis lies on which of its axes."""
 
 import collections
+import contextlib
+import contextvars
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import flax.linen as nn
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
@@ -162,11 +165,36 @@ def whole(parameter: jax.Array, *axes: str | None) -> jax.Array:
     return constrain(parameter, *(None if axis == "embed" else axis for axis in axes))
 
 
-def first_row(rows: int) -> jax.Array | int:
-    """The number, in the whole batch, of the first of the rows that this part of the program has."""
+# Which of how many parts of a batch, one after the other, is being traced.
+_part: contextvars.ContextVar[tuple[jax.Array | int, int]] = contextvars.ContextVar("part", default=(0, 1))
+
+
+@contextlib.contextmanager
+def part_of_batch(number: jax.Array | int, count: int) -> Iterator[None]:
+    """Says that what is traced in it sees one of the `split_rows` of a batch."""
+    token = _part.set((number, count))
+    try:
+        yield
+    finally:
+        _part.reset(token)
+
+
+def split_rows(x: jax.Array, count: int) -> jax.Array:
+    """[rows, ...] -> [count, rows / count, ...]: row i is in part i modulo count, so that none leaves its device."""
+    x = x.reshape(-1, count, *x.shape[1:])
+    return constrain(jnp.swapaxes(x, 0, 1), None, "batch", *(None,) * (x.ndim - 2))
+
+
+def row_numbers(rows: int) -> jax.Array:
+    """The numbers, in the whole batch, of the rows of an array: uint32 [rows].
+
+    It knows of jax.shard_map over data and of part_of_batch.
+    """
+    part, count = _part.get()
+    row = jax.lax.iota(jnp.uint32, rows)
     if "data" in jax.sharding.get_abstract_mesh().manual_axes:
-        return jax.lax.axis_index("data") * rows
-    return 0
+        row = row + jax.lax.axis_index("data").astype(jnp.uint32) * jnp.uint32(rows)
+    return row if count == 1 else row * jnp.uint32(count) + jnp.uint32(part)
 
 
 def parameter_shardings(mesh: Mesh, boxed_parameters: Any) -> Any:

@@ -111,8 +111,8 @@ def make_train_step(
     def gradients_of(params, batch, others):
         normalizers, key = others
 
-        def loss(params, rows, index):
-            return task.loss(params, rows, normalizers, jax.random.fold_in(key, index))
+        def loss(params, rows):
+            return task.loss(params, rows, normalizers, key)
 
         return gradients.accumulated(jax.grad(loss, has_aux=True), params, batch, accumulation_steps)
 

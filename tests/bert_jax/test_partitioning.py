@@ -229,11 +229,20 @@ def test_a_parameter_is_gathered_from_where_only_its_storage_is_cut():
     assert constraints(gather, mesh_of(fsdp=2, tensor=4), jnp.zeros((8, 4))) == [PartitionSpec(None, "tensor")]
 
 
-def test_the_first_row_of_a_part():
-    assert partitioning.first_row(3) == 0
+def test_the_numbers_of_rows():
+    assert partitioning.row_numbers(3).tolist() == [0, 1, 2]
     mesh = partitioning.make_mesh("", jax.devices()[:1])
     with jax.set_mesh(mesh):
-        part = lambda: jnp.asarray(partitioning.first_row(3))[None]
-        assert part() == 0
-        mapped = jax.shard_map(part, in_specs=(), out_specs=PartitionSpec("data"), check_vma=False)
+        assert partitioning.row_numbers(3).tolist() == [0, 1, 2]
+        numbers = lambda: partitioning.row_numbers(3)
+        mapped = jax.shard_map(numbers, in_specs=(), out_specs=PartitionSpec("data"), check_vma=False)
         assert equations(mapped, names=["axis_index"])
+
+
+def test_rows_keep_their_numbers_in_parts():
+    parts = partitioning.split_rows(jnp.arange(12), 3)
+    assert parts.tolist() == [[0, 3, 6, 9], [1, 4, 7, 10], [2, 5, 8, 11]]
+    for number, rows in enumerate(parts):
+        with partitioning.part_of_batch(number, 3):
+            assert partitioning.row_numbers(4).tolist() == rows.tolist()
+    assert partitioning.row_numbers(2).tolist() == [0, 1]
