@@ -80,6 +80,12 @@ class Checkpointer:
         """The newest step that is complete on disk; a save that still runs does not count."""
         return latest_step(self.folder)
 
+    def last_saved_step(self) -> int | None:
+        """The newest step when a save that still runs has ended, however it ends."""
+        with contextlib.suppress(UserError):
+            self.wait()
+        return self.latest_step()
+
     def save(self, step: int, state: Any) -> None:
         """Starts to save `state` as `step` and returns once its buffers may be donated; a saved step is left alone.
 
@@ -293,6 +299,9 @@ def _put_in_order(folder: epath.Path, keep: int) -> list[str]:
         steps = sorted(int(name) for name in _names(folder) if _STEP.fullmatch(name))
         complete = [step for step in steps if is_complete(folder / str(step))]
         for step in sorted(set(steps) - set(complete)):
+            if len(complete) >= keep and step < complete[-keep]:
+                (folder / str(step)).rmtree()  # its removal was interrupted
+                continue
             aside = _set_aside(folder, step)
             warnings.append(f"the checkpoint of step {step} is not complete and was set aside as {aside}")
         for step in complete[:-keep]:

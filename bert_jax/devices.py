@@ -4,6 +4,7 @@ import json
 import os
 import re
 import signal
+import socket
 import sys
 import threading
 import time
@@ -12,15 +13,19 @@ from typing import Any
 
 import jax
 
-from bert_jax import chips, joining, processes
+from bert_jax import background, chips, joining, processes
 from input_pipeline.errors import UserError
 
 CONNECT_SECONDS = 120
+RESOLVE_SECONDS = 20
 LEAVE_SECONDS = 20
 GOODBYE_SECONDS = 2
 # When nothing was heard of a process for so long, JAX ends the others. A thread of its own sends the signs of life, so
 # steps and compilations may take longer.
 SILENCE_SECONDS = 30
+
+
+_joining = threading.Event()  # set while this process waits for the others, with whom it cannot leave yet
 
 
 def start(flags: Any) -> None:
@@ -107,17 +112,52 @@ def _join(who: str, local_device_ids: Sequence[int], **others: Any) -> None:
     timer = threading.Timer(CONNECT_SECONDS, give_up)
     timer.start()
     try:
-        jax.distributed.initialize(
-            local_device_ids=None if "JAX_LOCAL_DEVICE_IDS" in os.environ else list(local_device_ids),
-            initialization_timeout=2 * CONNECT_SECONDS,
-            heartbeat_timeout_seconds=SILENCE_SECONDS,
-            **others,
+        _joining.set()
+        if address := others.get("coordinator_address"):
+            _check_address(address, is_first=others["process_id"] == 0)
+        background.wait_for(
+            lambda: jax.distributed.initialize(
+                local_device_ids=None if "JAX_LOCAL_DEVICE_IDS" in os.environ else list(local_device_ids),
+                initialization_timeout=2 * CONNECT_SECONDS,
+                heartbeat_timeout_seconds=SILENCE_SECONDS,
+                **others,
+            )
         )
+        _joining.clear()
+    except UserError:
+        raise
     except Exception as error:
         raise UserError(f"{who} could not join: {str(error).strip().splitlines()[0]}") from None
     finally:
         timer.cancel()
     processes.service()  # an unusable one is told now, not when it is first needed
+
+
+def _check_address(address: str, is_first: bool) -> None:
+    """Finds out early what JAX would not tell: a host without an address, and on the first process a port in use.
+
+    The name of a host that starts together with this one may come late.
+    """
+    host, _, port = address.rpartition(":")
+    ends = time.monotonic() + RESOLVE_SECONDS
+    while True:
+        try:
+            socket.getaddrinfo(host.strip("[]"), port)
+            break
+        except OSError as error:
+            if time.monotonic() > ends:
+                raise UserError(f"--coordinator_address={address}: there is no host {host}: {error.strerror}") from None
+        time.sleep(1)
+    if is_first:
+        try:
+            with socket.socket() as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                probe.bind(("", int(port)))
+        except OSError as error:
+            raise UserError(
+                f"--coordinator_address={address}: port {port} of this machine, the first, cannot be used: "
+                f"{error.strerror}"
+            ) from None
 
 
 def seconds_at_peak(flops: float, flags: Any) -> float | None:
@@ -177,7 +217,7 @@ def leave(code: int) -> int:
     At its end a process waits for the others, and they may be waiting for what this one will not do any more. When it
     is gone they get to know, and end too.
     """
-    if jax.distributed.is_initialized():
+    if jax.distributed.is_initialized() and not _joining.is_set():
         try:
             processes.counts("leaving", code, LEAVE_SECONDS)
             if code and processes.is_first():  # the others go first: without this one JAX's runtime aborts them

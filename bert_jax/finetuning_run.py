@@ -271,7 +271,7 @@ class FinetuningRun:
                 log_every_steps=flags.log_every_steps or min(max(total // 100, 1), 100),
                 save_checkpoints_steps=flags.save_checkpoints_steps,
                 eval_every_steps=flags.eval_every_steps or 0,
-                last_saved_step=run.checkpointer.latest_step,
+                last_saved_step=run.checkpointer.last_saved_step,
                 seconds_at_peak=devices.seconds_at_peak(self._flops(), flags),
                 profile=profile,
             )

@@ -1,16 +1,14 @@
 """--mode=plan: compiles the train step of the flags for devices that need not be there, and says what it costs."""
 
-import concurrent.futures
-import contextlib
 import dataclasses
 import json
 import sys
-import threading
 import time
 import types
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
+from bert_jax import background
 from bert_jax.modes.describe import Table, show
 from bert_jax.modes.pretrain_options import apply_plan_defaults, data_config
 from bert_jax.run_folder import RUN_FILE
@@ -19,8 +17,6 @@ from input_pipeline.errors import UserError
 from input_pipeline.tokenization import load_tokenizer
 
 TICK_SECONDS = 15
-
-T = TypeVar("T")
 
 
 def run(flags: Any) -> int:
@@ -192,27 +188,15 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def _waiting(what: str, work: Callable[[], T]) -> T:
-    """The result of long work, which tells from time to time that it goes on.
-
-    It is done in a thread of its own: a compiler returns to no handler of signals before it has ended, so that the
-    main thread could not be stopped.
-    """
+def _waiting(what: str, work: Callable[[], background.T]) -> background.T:
+    """The result of long work, which tells from time to time that it goes on."""
     started = time.monotonic()
-    result: concurrent.futures.Future[T] = concurrent.futures.Future()
-
-    def do():
-        try:
-            result.set_result(work())
-        except BaseException as error:
-            result.set_exception(error)
-
     say(what)
-    threading.Thread(target=do, daemon=True).start()
-    while True:
-        with contextlib.suppress(TimeoutError):
-            return result.result(TICK_SECONDS)
-        say(f"{what}: {time.monotonic() - started:.0f} s (a large model takes some minutes)")
+    return background.wait_for(
+        work,
+        lambda: say(f"{what}: {time.monotonic() - started:.0f} s (a large model takes some minutes)"),
+        TICK_SECONDS,
+    )
 
 
 def tables(plan: dict[str, Any]) -> list[Table]:

@@ -286,7 +286,7 @@ class _Run:
                 log_every_steps=flags.log_every_steps or min(max(total // 100, 1), 100),
                 save_checkpoints_steps=flags.save_checkpoints_steps,
                 eval_every_steps=flags.eval_every_steps or 0,
-                last_saved_step=self.checkpointer.latest_step,
+                last_saved_step=self.checkpointer.last_saved_step,
                 seconds_at_peak=devices.seconds_at_peak(flops * flags.train_batch_size, flags),
                 profile=profile,
             )

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import textwrap
+import time
 
 import jax
 import jax.numpy as jnp
@@ -136,14 +137,36 @@ def test_a_damaged_step_is_passed_over_and_can_be_saved_again(tmp_path, damage):
     assert sorted(os.listdir(tmp_path)) == ["10", "10.incomplete", "5"]
 
 
-def test_what_an_interrupted_deletion_left_is_set_aside_too(tmp_path):
+def test_an_interrupted_deletion_is_ended(tmp_path):
+    save_steps(tmp_path, [5, 10])
+    DAMAGES["no metadata"](tmp_path / "5")
+    with Checkpointer(tmp_path, keep=1) as checkpointer:
+        assert checkpointer.warnings == []
+    assert os.listdir(tmp_path) == ["10"]
+
+
+def test_an_older_step_that_would_be_kept_is_set_aside_as_often_as_it_is_damaged(tmp_path):
     save_steps(tmp_path, [5, 10])
     DAMAGES["no metadata"](tmp_path / "5")
     for _ in range(2):
         (tmp_path / "5").mkdir(exist_ok=True)
-        with Checkpointer(tmp_path, keep=1) as checkpointer:
+        with Checkpointer(tmp_path, keep=2) as checkpointer:
             assert [warning.split(" is ")[0] for warning in checkpointer.warnings] == ["the checkpoint of step 5"]
         assert sorted(os.listdir(tmp_path)) == ["10", "5.incomplete"]
+
+
+def test_the_last_saved_step_is_that_of_a_save_that_still_runs(tmp_path, monkeypatch):
+    finalize = checkpointing._StateHandler.finalize
+
+    def slowly(self, directory):
+        time.sleep(0.5)
+        finalize(self, directory)
+
+    monkeypatch.setattr(checkpointing._StateHandler, "finalize", slowly)
+    with Checkpointer(tmp_path, keep=2) as checkpointer:
+        checkpointer.save(3, make_state(3))
+        assert checkpointer.latest_step() is None
+        assert checkpointer.last_saved_step() == 3
 
 
 def test_no_checkpoint(tmp_path):

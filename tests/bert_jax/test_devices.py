@@ -1,9 +1,11 @@
 """Joining other processes: what is wrong is said at once."""
 
 import os
+import signal
 import socket
 import subprocess
 import sys
+import time
 from types import SimpleNamespace
 
 import jax
@@ -53,6 +55,48 @@ devices.start(SimpleNamespace(coordinator_address="{address}", num_processes=2, 
         "not all were given the same address (a process without others needs none of these flags, but "
         "--num_processes=1)\n"
     )
+
+
+def test_a_host_without_an_address_is_told_at_once(monkeypatch):
+    monkeypatch.setattr(devices, "RESOLVE_SECONDS", 0)
+    given = {"coordinator_address": "nowhere.invalid:1234", "num_processes": 2, "process_id": 1}
+    with pytest.raises(UserError, match=r"nowhere\.invalid:1234: there is no host nowhere\.invalid"):
+        devices.start(flags(**given))
+
+
+def test_a_port_in_use_is_told_at_once():
+    with socket.socket() as other:
+        other.bind(("localhost", 0))
+        other.listen()
+        address = f"localhost:{other.getsockname()[1]}"
+        with pytest.raises(
+            UserError, match=f"--coordinator_address={address}: port .* cannot be used: Address already"
+        ):
+            devices.start(flags(coordinator_address=address, num_processes=2, process_id=0))
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_the_wait_for_the_others(free_port, tmp_path, number):
+    words = ["--mode=pretrain", f"--coordinator_address=localhost:{free_port}", "--num_processes=2", "--process_id=0"]
+    script = f"""
+import signal, sys
+from bert_jax import background, main
+signal.signal(signal.SIGINT, signal.default_int_handler)
+wait_for = background.wait_for
+def told(*arguments):
+    print("waiting", flush=True)
+    return wait_for(*arguments)
+background.wait_for = told
+main._end(main.main(["bert_jax", *{words!r}]))
+"""
+    command = [sys.executable, "-c", script]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path) as process:
+        assert process.stdout.readline() == "waiting\n"
+        time.sleep(1)
+        process.send_signal(number)
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == 75
+    assert errors.splitlines()[-1].startswith("stopped; nothing that was written before is lost")
 
 
 OPEN_MPI = {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_SIZE": "2"}
