@@ -110,6 +110,8 @@ def open_target(topology: str) -> Target:
     options = {"chip_config_name": "megacore"} if chip.cores > 1 else {}  # else each core is a device
     if slices > 1:
         options["num_slices"] = slices
+    if name.endswith(":1x1"):  # a host of its own, smaller than libtpu takes them to be
+        options["chips_per_host_bounds"] = [1, 1, 1]
     try:
         with _quiet_stderr():
             found = topologies.get_topology_desc(platform="tpu", topology_name=name, **options)

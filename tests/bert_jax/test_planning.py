@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import types
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -16,6 +17,7 @@ from bert_jax.chips import CHIPS
 from bert_jax.config import BertConfig
 from input_pipeline.errors import UserError
 
+ROOT = Path(__file__).resolve().parents[2]
 GIB = 2**30
 V5E = planning.Target("v5e:1x1", CHIPS["v5e"], [types.SimpleNamespace(coords=(0, 0, 0), id=0)], 1, 1)
 PROGRAM = """HloModule jit_train_step, is_scheduled=true
@@ -58,11 +60,15 @@ def step(compile_train):
         gradient_accumulation_steps=2,
         precision="bf16",
         remat="none",
+        optimizer="lamb",
+        scan_layers=False,
+        shard_optimizer=True,
+        gradient_reduction="f32",
     )
     mesh = types.SimpleNamespace(
         shape={"data": 1, "fsdp": 1, "tensor": 1}, devices=np.array(V5E.devices).reshape(1, 1, 1)
     )
-    task = types.SimpleNamespace(module=types.SimpleNamespace(config=BertConfig.named("tiny")))
+    task = types.SimpleNamespace(module=types.SimpleNamespace(config=BertConfig.named("tiny"), attention_kernel="xla"))
     return types.SimpleNamespace(flags=flags, mesh=mesh, task=task, compile_train=compile_train)
 
 
@@ -81,7 +87,9 @@ def test_figures_of_a_compiled_step():
     # 9 M cycles at 1.5 GHz; the model's FLOPs are those of test_model_costs' formula.
     assert plan["estimated_step_seconds"] == pytest.approx(0.006)
     assert plan["sequences_per_second"] == pytest.approx(64 / 0.006)
-    assert plan["days"] == pytest.approx(6 / 86400)
+    assert plan["days"] == pytest.approx(6 / 86400) and plan["chip_hours"] == pytest.approx(6 / 3600)
+    assert (plan["optimizer"], plan["attention_kernel"], plan["model"]["hidden_size"]) == ("lamb", "xla", 128)
+    assert plan["parameters"] == 4_433_468
     hidden, layers = 128, 2
     model = (
         64
@@ -146,6 +154,16 @@ def test_no_compiler_for_tpus(monkeypatch):
     with pytest.raises(UserError, match=r"needs the compiler for TPUs, libtpu: pip install -e '.\[plan\]'"):
         planning.check("v5e:4x4")
     planning.check("cpu")
+
+
+@pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="needs libtpu: pip install -e '.[plan]'")
+def test_a_single_chip_is_a_target():
+    """In a process of its own, since libtpu changes the environment."""
+    script = (
+        "from bert_jax import planning; x = planning.open_target('v5e:1x1'); print(len(x.devices), x.chips, x.hosts)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT)
+    assert done.stdout == "1 1 1\n", done.stderr
 
 
 def test_libraries_are_silenced_but_python_is_not():
