@@ -119,6 +119,15 @@ def raise_in_an_import():
         raise ImportError("the extension could not be initialised") from None
 
 
+@pytest.fixture
+def heeds_ctrl_c():
+    """Where the tests run in the background, the shell has told them to ignore SIGINT."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("heeds_ctrl_c")
 @pytest.mark.parametrize("work", [raise_in_a_callback, raise_in_an_import])
 def test_a_signal_is_not_lost_where_a_library_swallows_what_it_raises(work, monkeypatch, capsys):
     before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGALRM)]

@@ -185,7 +185,6 @@ def test_input_waits_are_told_from_step_time_and_from_the_start_of_the_input(set
             if i in (0, 3):
                 now[0] += 100.0
                 jax.block_until_ready(jax.live_arrays())  # the device is done with all that it has
-            now[0] += 0.001
             yield batch
 
     _, _, logged, _ = setup.run(steps=5, batches=batches(), clock=lambda: now[0])
