@@ -74,8 +74,8 @@ def test_a_process_that_is_killed_takes_the_other_with_it_and_nothing_is_lost(pr
     codes = run.elsewhere(2, send=(signal.SIGKILL, killed, 30))
     assert run.seconds_after_signal < 60
     assert codes[killed] == -signal.SIGKILL
-    # JAX's runtime may be quicker to end the other than we are, most of all without the first, where all coordinate.
-    if codes[1 - killed] != -signal.SIGABRT:
+    # Without the first process, where all coordinate, JAX's runtime may be quicker to end the other than we are.
+    if killed or codes[1] != -signal.SIGABRT:
         assert codes[1 - killed] == 1
         told = f"error: process {1 - killed} lost contact with another one"
         (line,) = (line for line in run.errors[1 - killed].splitlines() if line.startswith(told))
