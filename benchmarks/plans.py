@@ -27,8 +27,9 @@ COLUMNS = "topology | model | length | batch | GiB | fits | GFLOP | waste | tran
 
 
 def plan(model: str, length: str, device_batch: str, topology: str, extra: list[str]) -> dict[str, Any]:
-    """What plan.json holds, with the model; of a failure the last line of the error."""
-    name = f"{Path(model).stem}_{length}_{topology}".replace(":", "_")
+    """What plan.json holds, with the name of the model; of a failure the last line of the error."""
+    size = Path(model).stem
+    name = f"{size}_{length}_{topology}".replace(":", "_")
     folder = Path(_OUTPUT_DIR.value) / name
     devices = math.prod(int(size) for size in topology.partition(":")[2].split("x"))
     command = [
@@ -42,19 +43,19 @@ def plan(model: str, length: str, device_batch: str, topology: str, extra: list[
         print(f"{name} ...", flush=True)
         done = subprocess.run([sys.executable, "-m", "bert_jax.main", *command], capture_output=True, text=True)
         if done.returncode:
-            return {"model": model, "length": length, "topology": topology, "error": done.stderr.splitlines()[-1]}
+            return {"size": size, "length": length, "topology": topology, "error": done.stderr.splitlines()[-1]}
         recorded.write_text(json.dumps(command))
-    return {"model": model, **json.loads(made.read_text())}
+    return {"size": size, **json.loads(made.read_text())}
 
 
 def row(found: dict[str, Any]) -> str:
     """A line of the table."""
     if "error" in found:
-        cells = [found["topology"], found["model"], found["length"], found["error"].replace("|", "/")]
+        cells = [found["topology"], found["size"], found["length"], found["error"].replace("|", "/")]
         return " | ".join(cells)
     memory, flops, seconds = found["memory"], found["flops"], found["estimated_step_seconds"]
     cells = [
-        *(found["topology"], Path(found["model"]).stem, str(found["max_seq_length"])),
+        *(found["topology"], found["size"], str(found["max_seq_length"])),
         f"{found['train_batch_size']:,}",
         "" if memory["peak"] is None else f"{memory['peak'] / 2**30:.2f}",
         "yes" if memory["fits"] else "no",

@@ -76,6 +76,10 @@ class Embedding(nn.Module):
     def __call__(self, ids: jax.Array) -> jax.Array:
         return products.lookup(self.whole(), ids, self.dtype)
 
+    def first(self, count: int) -> jax.Array:
+        """The first rows of the table."""
+        return self.whole()[:count].astype(self.dtype)
+
     def whole(self) -> jax.Array:
         """The table, see partitioning.whole."""
         return whole(self.embedding, self.row_axis, "embed")

@@ -57,7 +57,10 @@ class Embeddings(nn.Module):
         self, input_ids: jax.Array, segment_ids: jax.Array, position_ids: jax.Array | None = None
     ) -> jax.Array:
         x = self.word_embeddings(input_ids) + self.token_type_embeddings(segment_ids)
-        x = x + self.position_embeddings(jnp.arange(input_ids.shape[1]) if position_ids is None else position_ids)
+        if position_ids is None:
+            x = x + self.position_embeddings.first(input_ids.shape[1])
+        else:
+            x = x + self.position_embeddings(position_ids)
         return constrain(self.dropout(self.layer_norm(x)), "batch", "length", None)
 
 

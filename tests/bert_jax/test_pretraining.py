@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.special
 
 from bert_jax import modeling, pretraining
 from bert_jax.config import BertConfig
@@ -61,6 +62,29 @@ def test_equal_or_undefined_logits_predict_nothing(value):
     losses, right = pretraining.score(jnp.full((2, 4), value), jnp.array([0, 3]))
     np.testing.assert_allclose(losses, np.log(4.0) + value, rtol=1e-6)
     assert not right.any()
+
+
+ROWS = np.random.default_rng(1).normal(size=(6, 3000)).astype(np.float32)
+ROWS[1] += 59.0  # near where the plain sum is given up, on both sides
+ROWS[2] -= 69.0
+ROWS[3] += 1e4  # beyond what has an exponential
+ROWS[4] -= 1e4
+ROWS[5, 7], ROWS[5, 8:] = 300.0, -1e9  # a sure word, and padding of the vocabulary
+
+
+@pytest.mark.parametrize("rows", [ROWS, 30 * ROWS, np.zeros((2, 4), np.float32), np.full((2, 4), -1e9, np.float32)])
+@pytest.mark.parametrize("function", [pretraining.log_sum_exp, pretraining._log_sum_exp_in_one_pass])
+def test_log_sum_exp_is_exact_for_numbers_of_any_size(function, rows):
+    exact = scipy.special.logsumexp(rows.astype(np.float64), axis=-1)
+    np.testing.assert_allclose(jax.jit(function)(rows), exact, rtol=2e-6)
+
+
+def test_the_gradient_of_log_sum_exp_is_softmax():
+    weights = np.arange(1.0, 7.0, dtype=np.float32)
+    found = jax.grad(lambda rows: jnp.sum(pretraining.log_sum_exp(rows) * weights))(ROWS)
+    expected = weights[:, None] * scipy.special.softmax(ROWS.astype(np.float64), axis=-1)
+    np.testing.assert_allclose(found[:3], expected[:3], rtol=1e-4, atol=1e-9)  # digits of the logits themselves
+    np.testing.assert_allclose(found, expected, rtol=2e-3, atol=1e-9)
 
 
 def test_nothing_masked_is_loss_zero_and_finite_gradients(params):

@@ -72,19 +72,22 @@ def test_the_forms_for_tpu_equal_the_others(dtype):
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
-def test_rows_looked_up(dtype):
-    (table,) = normal((6, 4))
-    ids = jnp.array([[0, 3, 3], [5, 9, 0]])  # one past the end is the last
+@pytest.mark.parametrize("rows", [6, 60])  # in bf16 the small table is looked up by a product
+def test_rows_looked_up(dtype, rows):
+    (table,) = normal((rows, 4))
+    last = rows - 1
+    ids = jnp.array([[0, 3, 3], [last, rows + 3, 0]])  # one past the end is the last
     value, gradient = value_and_gradients(lambda table: products.lookup(table, ids, dtype), table)
     assert (value.dtype, gradient.dtype) == (dtype, jnp.float32)
-    plain = value_and_gradients(lambda table: jnp.eye(6)[jnp.minimum(ids, 5)] @ table, table)
+    plain = value_and_gradients(lambda table: jnp.eye(rows)[jnp.minimum(ids, last)] @ table, table)
     assert_close((value, gradient), plain, 1e-6)
 
 
-def test_the_gradient_of_a_frequent_word_adds_up_in_f32():
+@pytest.mark.parametrize("rows", [2, 20])
+def test_the_gradient_of_a_frequent_word_adds_up_in_f32(rows):
     ids = jnp.zeros((1000,), jnp.int32)
-    gradient = jax.grad(lambda table: jnp.sum(products.lookup(table, ids, jnp.bfloat16)))(jnp.ones((2, 3)))
-    np.testing.assert_array_equal(gradient, [[1000.0] * 3, [0.0] * 3])
+    gradient = jax.grad(lambda table: jnp.sum(products.lookup(table, ids, jnp.bfloat16)))(jnp.ones((rows, 3)))
+    np.testing.assert_array_equal(gradient, [[1000.0] * 3] + [[0.0] * 3] * (rows - 1))
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
