@@ -11,6 +11,7 @@ import dataclasses
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import plans
 from absl import app, flags
@@ -32,12 +33,28 @@ VARIANTS = {
         "--scan_layers",
         "--remat=dots",
         "--remat=full",
-        "--mesh=fsdp=16",
+        "--mesh=fsdp=-1",
     ],
-    ("512", "16"): ["", "--attention_kernel=xla", "--scan_layers", "--mesh=data=4,sequence=4"],
+    ("512", "16"): ["", "--attention_kernel=xla", "--scan_layers", "--mesh=data=-1,sequence=4"],
 }
 
 COLUMNS = "length | change | ms | ratio | M cycles | without an estimate, ms | waiting for transfers, ms | GiB"
+
+
+def cells(plan: dict[str, Any], first_seconds: float | None) -> list[str]:
+    """What a line of the table says of a plan, beside the time of the first one."""
+    seconds = plan.get("estimated_step_seconds")
+    if seconds is None:
+        return [plan.get("error", "does not fit")]
+    alone = sum(row["seconds"] for row in plan["unaccounted"] if not row["overlapped"])
+    return [
+        f"{1e3 * seconds:.2f}",
+        f"{seconds / first_seconds:.2f}" if first_seconds else "",
+        f"{sum(plan['cycles'].values()) / 1e6:.2f}",
+        f"{1e3 * alone:.2f}",
+        f"{1e3 * plan['exposed_collective_seconds']:.2f}",
+        f"{plan['memory']['peak'] / 2**30:.2f}",
+    ]
 
 
 def main(_):
@@ -54,17 +71,9 @@ def main(_):
             file.write_text(config.to_json())
             plan = plans.plan(str(file), length, device_batch, _TOPOLOGY.value, [change] if change else [])
             found.append(plan | {"change": change})
-            if "error" in plan or plan["estimated_step_seconds"] is None:
-                lines.append(f"{length} | {change} | {plan.get('error', 'does not fit')}")
-                failed = True
-                continue
-            seconds = plan["estimated_step_seconds"]
-            first = first or seconds
-            alone = sum(row["seconds"] for row in plan["unaccounted"] if not row["overlapped"])
-            cells = [length, change, f"{1e3 * seconds:.2f}", f"{seconds / first:.2f}"]
-            cells += [f"{sum(plan['cycles'].values()) / 1e6:.2f}", f"{1e3 * alone:.2f}"]
-            cells += [f"{1e3 * plan['exposed_collective_seconds']:.2f}", f"{plan['memory']['peak'] / 2**30:.2f}"]
-            lines.append(" | ".join(cells))
+            seconds = plan.get("estimated_step_seconds")
+            first, failed = first or seconds, failed or seconds is None
+            lines.append(" | ".join([length, change, *cells(plan, first)]))
             (folder / "fast_paths.json").write_text(json.dumps(found, indent=1) + "\n")
             (folder / "fast_paths.md").write_text("".join(f"| {line} |\n" for line in lines))
     print("".join(f"| {line} |\n" for line in lines), end="")

@@ -4,10 +4,11 @@
     python benchmarks/plans.py [--models=base,large --lengths=128,512 --topologies=v5e:4x4] [-- FLAGS OF THE RUN]
 
 Each plan is a process of its own, `python -m bert_jax.main --mode=plan`, with bf16 and --device_batches on each device,
-and its folder stays in --output_dir: what is there already, of the same command, is not made again. A plan of BERT-base
-takes minutes on two cores. The times are estimates of the compiler, with bounds for what it leaves out.
+and its folder stays in --output_dir: what is there already, by the same command and code, is not made again. A plan of
+BERT-base takes minutes on two cores. The times are estimates of the compiler, with bounds for what it leaves out.
 """
 
+import hashlib
 import json
 import math
 import subprocess
@@ -15,7 +16,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import results
 from absl import app, flags
+
+import bert_jax
+from bert_jax import chips
+from input_pipeline.errors import UserError
 
 _MODELS = flags.DEFINE_list("models", ["base", "large"], "Names of sizes, or files of configurations.")
 _LENGTHS = flags.DEFINE_list("lengths", ["128", "512"], "Tokens of a sequence.")
@@ -31,21 +37,37 @@ def plan(model: str, length: str, device_batch: str, topology: str, extra: list[
     size = Path(model).stem
     name = f"{size}_{length}_{topology}".replace(":", "_")
     folder = Path(_OUTPUT_DIR.value) / name
-    devices = math.prod(int(size) for size in topology.partition(":")[2].split("x"))
+    devices = devices_of(topology)
     command = [
         *("--mode=plan", f"--topology={topology}", "--precision=bf16", f"--max_seq_length={length}"),
         f"--{'bert_config_file' if model.endswith('.json') else 'model'}={model}",
         *(f"--train_batch_size={devices * int(device_batch)}", f"--output_dir={folder}", *extra),
     ]
     made, recorded = folder / "plan.json", folder / "command.json"
-    if not (made.exists() and recorded.exists() and json.loads(recorded.read_text()) == command):
+    made_by = {"command": command, "program": program_hash(model), "versions": results.versions()}
+    if not (made.exists() and recorded.exists() and json.loads(recorded.read_text()) == made_by):
         recorded.unlink(missing_ok=True)
         print(f"{name} ...", flush=True)
         done = subprocess.run([sys.executable, "-m", "bert_jax.main", *command], capture_output=True, text=True)
         if done.returncode:
             return {"size": size, "length": length, "topology": topology, "error": done.stderr.splitlines()[-1]}
-        recorded.write_text(json.dumps(command))
+        recorded.write_text(json.dumps(made_by))
     return {"size": size, **json.loads(made.read_text())}
+
+
+def devices_of(topology: str) -> int:
+    """How many chips a topology has."""
+    parsed = chips.parse_topology(topology)
+    return parsed.num_slices * math.prod(map(int, parsed.slice.partition(":")[2].split("x")))
+
+
+def program_hash(model: str) -> str:
+    """Of all code of bert_jax, and of the configuration where `model` is a file."""
+    digest = hashlib.sha256()
+    for file in [*sorted(Path(bert_jax.__file__).parent.rglob("*.py")), Path(model)]:
+        if file.suffix:
+            digest.update(file.read_bytes())
+    return digest.hexdigest()
 
 
 def row(found: dict[str, Any]) -> str:
@@ -71,6 +93,10 @@ def row(found: dict[str, Any]) -> str:
 def main(arguments):
     if len(_LENGTHS.value) != len(_DEVICE_BATCHES.value):
         raise app.UsageError("--device_batches needs a number for each of --lengths")
+    try:
+        list(map(devices_of, _TOPOLOGIES.value))
+    except UserError as error:
+        raise app.UsageError(str(error)) from None
     folder = Path(_OUTPUT_DIR.value)
     folder.mkdir(parents=True, exist_ok=True)
     found = []

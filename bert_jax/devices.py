@@ -46,7 +46,10 @@ def start(flags: Any) -> None:
         signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM))
     precision = flags.matmul_precision or ("highest" if flags.precision == "f32" else "default")
     jax.config.update("jax_default_matmul_precision", precision)
-    devices = jax.devices()
+    try:
+        devices = jax.devices()
+    except RuntimeError as error:  # no such device, or another process has it
+        raise UserError(f"JAX finds no device it can use: {str(error).strip().splitlines()[0]}") from None
     text = f"{len(devices)} {devices[0].device_kind} device{'s' * (len(devices) > 1)}"
     if jax.process_count() > 1:
         text += f", process {jax.process_index()} of {jax.process_count()}"

@@ -75,9 +75,11 @@ def batches(parts: int, length: int, train_batch_size: int | None) -> list[tuple
     each, rest = divmod(train_batch_size, parts)
     if rest:
         return []
-    # A batch too small for all of the sizes is taken at once.
-    fixed = [size for size in sizes if each % size == 0] or [each]
-    return [(size, train_batch_size, each // size) for size in fixed]
+    # The sizes, or the next below that divide the batch; and all at once where they divide it into very small parts.
+    fixed = {max(part for part in range(1, size + 1) if each % part == 0) for size in sizes}
+    if 2 * max(fixed) < sizes[0]:
+        fixed.add(each)
+    return [(size, train_batch_size, each // size) for size in sorted(fixed)]
 
 
 def search(

@@ -17,7 +17,7 @@ from typing import Any
 import jax
 from jax.experimental import topologies
 
-from bert_jax import collectives, hlo_reading, partitioning, program_costs
+from bert_jax import collectives, hlo_reading, joining, partitioning, program_costs
 from bert_jax.chips import Chip, parse_topology
 from bert_jax.model_costs import parameter_rows, training_flops
 from bert_jax.pretraining_step import PretrainingStep
@@ -98,6 +98,8 @@ def open_target(topology: str) -> Target:
     """
     check(topology)
     if topology in PRESENT:
+        if topology == "cpu" or joining.has_libtpu_only(os.environ):
+            jax.config.update("jax_platforms", "cpu")
         try:
             devices = jax.devices(topology)
         except RuntimeError:
@@ -176,7 +178,7 @@ def compile_plan(step: PretrainingStep, target: Target, num_train_steps: int) ->
         text = compiled.as_text()
         memory = _memory(compiled, target)
     except jax.errors.JaxRuntimeError as error:
-        if "RESOURCE_EXHAUSTED" not in str(error) or not target.chip:
+        if "RESOURCE_EXHAUSTED" not in str(error) or not target.chip or "memory space vmem" in str(error):
             raise
         memory = _memory_of(str(error))
     plan = _outline(step, target, num_train_steps) | {"memory": memory}
@@ -204,6 +206,7 @@ def _outline(step: PretrainingStep, target: Target, num_train_steps: int) -> dic
         "model": json.loads(config.to_json()),
         "parameters": sum(row.total for row in parameter_rows(config)),
         **{name: getattr(flags, name) for name in _SETTINGS},
+        "gradient_reduction": flags.gradient_reduction if partitioning.cuts_rows_only(step.mesh) else "f32",
         "attention_kernel": step.task.module.attention_kernel,
         "train_batch_size": flags.train_batch_size,
         "per_device_batch": flags.train_batch_size / parts,

@@ -90,16 +90,33 @@ def make(
     return PretrainingStep(flags, mesh, task, initialize_module, optimizer, rate, shapes, shardings)
 
 
+def unused_reduction(flags: Any, mesh: Mesh) -> str | None:
+    """A warning, where --gradient_reduction is given for nothing."""
+    if flags.gradient_reduction == "f32" or partitioning.cuts_rows_only(mesh):
+        return None
+    return (
+        f"--gradient_reduction={flags.gradient_reduction} has no effect: several devices, all on the data axis of "
+        "--mesh, are what it is for"
+    )
+
+
 def _attention_kernel(flags: Any, config: BertConfig, mesh: Mesh) -> str:
-    """What --attention_kernel=auto stands for: at short lengths XLA's own fusions are as quick.
+    """What --attention_kernel=auto stands for: on TPU our kernel where it can be used, but for short lengths, at which
+    XLA's own fusions are as quick.
 
     Raises:
         UserError: the kernel is asked for where it cannot be used.
     """
     platform = mesh.devices.flat[0].platform
     data_only = mesh.size == mesh.shape["data"]
+    takes_kernel = (
+        platform == "tpu"
+        and data_only
+        and attention_kernel.fits(flags.max_seq_length, config.head_dim)
+        and config.attention == "bidirectional"
+    )
     if flags.attention_kernel == "auto":
-        return "pallas" if platform == "tpu" and flags.max_seq_length >= 256 else "xla"
+        return "pallas" if takes_kernel and flags.max_seq_length >= 256 else "xla"
     if flags.attention_kernel == "cudnn":
         usable = config.attention_probs_dropout_prob == 0 and config.head_dim % 8 == 0 and config.head_dim <= 128
         if not (platform == "gpu" and usable and data_only and flags.precision == "bf16"):
@@ -107,11 +124,9 @@ def _attention_kernel(flags: Any, config: BertConfig, mesh: Mesh) -> str:
                 "--attention_kernel=cudnn is for GPUs, on a --mesh of data only, with --precision=bf16, heads of a "
                 "multiple of 8 up to 128 and --attention_probs_dropout_prob=0: give auto"
             )
-    if flags.attention_kernel == "pallas":
-        usable = attention_kernel.fits(flags.max_seq_length, config.head_dim) and config.attention == "bidirectional"
-        if not (platform == "tpu" and usable and data_only):
-            raise UserError(
-                f"--attention_kernel=pallas is for TPUs, on a --mesh of data only, with --max_seq_length a multiple of "
-                f"128 up to {attention_kernel.LONGEST:,} and bidirectional attention: give auto"
-            )
+    if flags.attention_kernel == "pallas" and not takes_kernel:
+        raise UserError(
+            f"--attention_kernel=pallas is for TPUs, on a --mesh of data only, with --max_seq_length a multiple of "
+            f"128 up to {attention_kernel.LONGEST:,} and bidirectional attention: give auto"
+        )
     return flags.attention_kernel

@@ -135,7 +135,7 @@ def _broadcast(data: bytes) -> bytes:
 
 def are_lost(error: BaseException) -> bool:
     """Whether `error` comes from another process that has ended or cannot be reached."""
-    return bool(_LOST.search(str(error)))
+    return jax.distributed.is_initialized() and bool(_LOST.search(str(error)))
 
 
 def post(note: str) -> None:

@@ -265,8 +265,3 @@ def train(
     if step > start_step or saved is None:
         save_now(step)
     return state, step
-
-
-def to_host(tree: Any) -> Any:
-    """Copies a tree of (possibly sharded) arrays to NumPy."""
-    return jax.tree.map(np.asarray, jax.device_get(tree))

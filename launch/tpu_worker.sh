@@ -2,7 +2,7 @@
 # What tpu_vm.sh lets each worker of a TPU do, in its home folder: install | start -- FLAGS | status | stop | logs.
 #
 #   ~/bert_jax       the code, as copied
-#   ~/bert_jax_env   the Python environment
+#   ~/bert_jax_env   the Python environment, with `installed` once it is complete
 #   ~/bert_jax_run   log, and of the last run the exit code; `lock` is held while a run lives
 #
 # status prints a line `bert_jax worker I of N: STATE`, where STATE is
@@ -42,17 +42,18 @@ install() {
   local new
   new=$(cd "$(dirname "$0")/.." && pwd)
   is_running && fail "a run is in progress: stop it before anything is installed"
-  rm -rf "$code"
+  rm -rf "$code" "$environment/installed"
   mv "$new" "$code"
   # The system's Python may be older than bert_jax needs; uv brings one along.
   python3 -m pip install --user --quiet --upgrade uv
   python3 -m uv venv --quiet --allow-existing --python=3.12 "$environment"
   python3 -m uv pip install --quiet --python="$environment/bin/python" "${code}[tpu]"
+  touch "$environment/installed"
   echo "bert_jax worker $(metadata agent-worker-number): installed"
 }
 
 start() {
-  [ -x "$environment/bin/python" ] || fail "nothing is installed: run install first"
+  [ -e "$environment/installed" ] || fail "nothing is installed: run install first"
   if is_running; then
     echo "bert_jax worker $(metadata agent-worker-number): runs already"
     return
@@ -92,7 +93,7 @@ status() {
   local what
   if is_running; then
     what=running
-  elif [ ! -x "$environment/bin/python" ]; then
+  elif [ ! -e "$environment/installed" ]; then
     what=not_installed
   elif [ ! -e "$state/started" ]; then
     what=not_started

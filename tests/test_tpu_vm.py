@@ -316,6 +316,18 @@ def test_watch_brings_a_run_through_preemptions_to_its_end(cloud, tpu_vm):
 
 
 @needs_linux
+def test_what_was_not_installed_to_its_end_is_installed_again(cloud, tpu_vm):
+    cloud.make(finish_at=3)
+    (cloud.bucket / "broken").touch()
+    result = tpu_vm("watch", *NAME, "--type=v4-8", "--poll_seconds=0", "--", OUTPUT)
+    assert result.returncode == 0, result.stderr
+    assert cloud.verbs() == ["create", "install", "install", "start"]
+    (cloud.bucket / "broken").touch()  # an update that fails
+    assert tpu_vm("install", *NAME).returncode != 0
+    assert "not_installed" in tpu_vm("status", *NAME).stdout
+
+
+@needs_linux
 def test_watch_goes_on_when_a_worker_was_lost_for_a_while(cloud, tpu_vm):
     """A host that is restarted knows no exit code of its run; the runs of the others failed with it."""
     cloud.make(workers=2, states=["ACTIVE"], vm="READY")

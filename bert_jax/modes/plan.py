@@ -25,8 +25,8 @@ def run(flags: Any) -> int:
     Raises:
         UserError: what pretrain would refuse too, no compiler for the topology, or a search in which nothing fits.
     """
-    from bert_jax import planning
-    from bert_jax.modes.pretrain import check_early
+    from bert_jax import planning, pretraining_step
+    from bert_jax.modes.pretrain import check_early, check_weights
 
     if flags.topology is None:
         raise UserError("--topology is missing: such as v5e:4x4, v4:4x4x4, or cpu or gpu for this machine")
@@ -42,11 +42,14 @@ def run(flags: Any) -> int:
         if (folder / RUN_FILE).exists():
             raise UserError(f"--output_dir={flags.output_dir} is the folder of a run: give the plan another one")
     target = planning.open_target(flags.topology)
+    check_weights(flags)
     config = _config(flags)
     if flags.plan_search:
         plan, text = _search(flags, given, config, target, folder)
     else:
         step, num_train_steps = _step(flags, config, target)
+        if warning := pretraining_step.unused_reduction(flags, step.mesh):
+            say(f"warning: {warning}")
         _make(folder)
         plan, text = _waiting(
             f"compiling for {len(target.devices)} devices of {target.name}",
@@ -77,6 +80,8 @@ def _search(flags: Any, given: set[str], config: Any, target: Any, folder: Any) 
     devices = len(target.devices)
     slices = target.num_slices
     meshes = plan_search.meshes(devices, config, slices)
+    if flags.attention_kernel == "pallas":
+        del meshes[1:]  # it is for meshes of data only, of which the first is one
     if "mesh" in given:
         sizes = partitioning.parse_mesh(flags.mesh, devices)
         meshes = [(flags.mesh, sizes["data"] * sizes["fsdp"])]

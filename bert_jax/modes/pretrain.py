@@ -46,6 +46,7 @@ def run(flags: Any) -> int:
         raise UserError("--restart_schedule is about the run of --restore_from: give that too")
     devices.start(flags)
     devices.check_same_flags(flags.flag_values_dict())
+    check_weights(flags)
     mesh = partitioning.make_mesh(flags.mesh, dcn_text=flags.dcn_mesh)
     partitioning.check_batch_size(mesh, "--train_batch_size", flags.train_batch_size, flags.gradient_accumulation_steps)
     partitioning.check_batch_size(mesh, "--eval_batch_size", flags.eval_batch_size)
@@ -67,19 +68,37 @@ def run(flags: Any) -> int:
 
 
 def check_early(flags: Any) -> None:
-    """Finds what can be wrong with flags and the named files before any text is prepared, which may take hours.
+    """Finds what can be wrong with flags and the named files before other processes are waited for.
 
     Raises:
-        UserError: as model_config, open_inputs and initial_parameters.load would later.
+        UserError: as model_config and open_inputs would later.
     """
     profiling.parse_steps(flags.profile_steps, flags.num_train_steps)
     for spec in flags.eval_input_file or []:
         corpus.kind_of(spec, "--eval_input_file")
-    tokenizer = load_tokenizer(flags.vocab_file, flags.do_lower_case) if flags.vocab_file else None
-    config = model_config(flags, tokenizer, f"--vocab_file={flags.vocab_file}", lambda text: None)
+    _early_config(flags)
     if flags.restore_from:
         find_checkpoint(flags.restore_from, "--restore_from")
-    if flags.init_checkpoint and (flags.bert_config_file or tokenizer):
+
+
+def _early_config(flags: Any) -> tuple[BertConfig, Any]:
+    """The configuration and the tokenizer by the flags alone, without a vocabulary that is still to be made."""
+    tokenizer = load_tokenizer(flags.vocab_file, flags.do_lower_case) if flags.vocab_file else None
+    return model_config(flags, tokenizer, f"--vocab_file={flags.vocab_file}", lambda text: None), tokenizer
+
+
+def check_weights(flags: Any) -> None:
+    """Finds what can be wrong with --init_checkpoint before any text is prepared, which may take hours.
+
+    Reading a checkpoint of ours touches the devices, so that other processes must have been joined.
+
+    Raises:
+        UserError: as initial_parameters.load would later.
+    """
+    if not flags.init_checkpoint:
+        return
+    config, tokenizer = _early_config(flags)
+    if flags.bert_config_file or tokenizer:
         try:
             source = checkpoints.find(flags.init_checkpoint, allow_pickled=flags.allow_pickled_weights)
             checkpoints.check_vocabulary(source, tokenizer)
@@ -228,11 +247,8 @@ class _Run:
                 "--attention=left_to_right: [CLS] sees nothing but itself, so next-sentence prediction cannot be "
                 "learned; the paper's ablation has --next_sentence_prediction=false"
             )
-        if self.flags.gradient_reduction != "f32" and not partitioning.cuts_rows_only(self.mesh):
-            warnings.append(
-                f"--gradient_reduction={self.flags.gradient_reduction} has no effect: several devices, all on the "
-                "data axis of --mesh, are what it is for"
-            )
+        if warning := pretraining_step.unused_reduction(self.flags, self.mesh):
+            warnings.append(warning)
         for warning in warnings:
             reporter.warning(warning)
 

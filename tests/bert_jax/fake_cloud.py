@@ -3,7 +3,7 @@ their disks. `fake_cloud.py ROOT ARGUMENTS` is one call of it; Cloud is how a te
 
 Workers have a `curl` that knows their metadata and a `python3` whose uv makes environments with a made-up Python: that
 one notes its arguments, and runs until SIGTERM, which it answers with exit code 75, or until the bucket has a file
-`exit` with its exit code.
+`exit` with its exit code. A file `broken` in the bucket lets the next installation of packages fail.
 """
 
 import contextlib
@@ -27,6 +27,7 @@ exit "$(cat "$BUCKET/exit")"
 _PYTHON3 = r"""#!/bin/sh
 echo "$*" >> "$BUCKET/installs"
 for last in "$@"; do :; done
+case "$*" in *"uv pip"*) [ ! -e "$BUCKET/broken" ] || { rm "$BUCKET/broken"; exit 1; } ;; esac
 case "$*" in *"uv venv"*) mkdir -p "$last/bin" && cp "$BUCKET/python" "$last/bin/python" ;; esac
 """
 _CURL = r"""#!/bin/sh

@@ -244,6 +244,9 @@ def test_a_lost_process_is_not_blamed_on_the_checkpoint(tmp_path, monkeypatch):
 
     save_steps(tmp_path, [3])
     monkeypatch.setattr(checkpointing.ocp.Checkpointer, "restore", fail)
+    with pytest.raises(UserError, match="cannot be read: Gloo AllGather failed"):  # of a single process
+        restore(tmp_path, 3, target_of(make_state(0)))
+    monkeypatch.setattr(checkpointing.processes, "are_lost", lambda error: "Gloo" in str(error))
     with pytest.raises(RuntimeError, match=r"^Gloo AllGather failed"):
         restore(tmp_path, 3, target_of(make_state(0)))
 

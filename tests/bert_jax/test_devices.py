@@ -208,6 +208,15 @@ def test_what_the_environment_does_not_say_is_asked_for(monkeypatch, environ, wo
         devices.start(flags())
 
 
+def test_devices_that_cannot_be_used_are_told(monkeypatch):
+    def fail():
+        raise RuntimeError("Unable to initialize backend 'tpu': ABORTED: The TPU is already in use\nmore")
+
+    monkeypatch.setattr(jax, "devices", fail)
+    with pytest.raises(UserError, match=r"^JAX finds no device it can use: Unable to .* already in use$"):
+        devices.start(flags(num_processes=1))
+
+
 def test_a_process_that_is_said_to_be_alone_is(monkeypatch, capsys):
     monkeypatch.setattr(devices.joining, "found", lambda: pytest.fail("looked"))
     devices.start(flags(num_processes=1))

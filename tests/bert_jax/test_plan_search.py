@@ -62,6 +62,8 @@ def test_a_given_batch_is_kept_by_accumulation():
     assert plan_search.batches(8, 128, 1024) == [(32, 1024, 4), (64, 1024, 2), (128, 1024, 1)]
     assert plan_search.batches(8, 128, 64) == [(8, 64, 1)]
     assert plan_search.batches(8, 128, 100) == []
+    assert plan_search.batches(16, 128, 16000) == [(25, 16000, 40), (50, 16000, 20), (125, 16000, 8), (250, 16000, 4)]
+    assert plan_search.batches(1, 128, 1009) == [(1, 1009, 1009), (1009, 1009, 1)]  # a prime
 
 
 def test_all_layers_are_extrapolated_from_one_and_two():

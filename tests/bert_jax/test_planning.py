@@ -2,6 +2,7 @@
 
 import gzip
 import importlib.util
+import json
 import os
 import subprocess
 import sys
@@ -66,7 +67,7 @@ def step(compile_train):
         gradient_reduction="f32",
     )
     mesh = types.SimpleNamespace(
-        shape={"data": 1, "fsdp": 1, "tensor": 1}, devices=np.array(V5E.devices).reshape(1, 1, 1)
+        shape={"data": 1, "fsdp": 1, "tensor": 1}, devices=np.array(V5E.devices).reshape(1, 1, 1), size=1
     )
     task = types.SimpleNamespace(module=types.SimpleNamespace(config=BertConfig.named("tiny"), attention_kernel="xla"))
     return types.SimpleNamespace(flags=flags, mesh=mesh, task=task, compile_train=compile_train)
@@ -103,6 +104,27 @@ def test_figures_of_a_compiled_step():
     assert (plan["per_device_batch"], plan["loops_counted_once"]) == (32, 0)
 
 
+def test_the_tables_of_the_benchmarks_are_made_of_plans(tmp_path):
+    plan, _ = planning.compile_plan(step(lambda: Compiled(10 * GIB)), V5E, 1000)
+    (tmp_path / "plan.json").write_text(json.dumps(plan))
+    script = (
+        "import json, sys, plans, fast_paths\n"
+        "plan = {'size': 'tiny', **json.load(open(sys.argv[1]))}\n"
+        "print(plans.row(plan)); print(*fast_paths.cells(plan, 0.003), sep=' | ')\n"
+        "print(plans.devices_of('v5e:4x4'), plans.devices_of('2xv4:2x2x4'))"
+    )
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT / "benchmarks"), str(ROOT)])}
+    words = [sys.executable, "-c", script, str(tmp_path / "plan.json")]
+    printed = subprocess.run(words, env=environment, capture_output=True, text=True, check=True).stdout
+    waste, mfu = plan["flops"]["waste"], plan["mfu"]
+    flops = f"{plan['flops']['model'] / 1e9:,.0f}"
+    assert printed.splitlines() == [
+        f"v5e:1x1 | tiny | 128 | 64 | 13.50 | yes | {flops} | {waste:+.1%} | 0 | 6.0 | {mfu:.1%} | 10,667",
+        "6.00 | 2.00 | 9.00 | 0.00 | 0.00 | 13.50",
+        "16 32",
+    ]
+
+
 def test_more_than_the_memory_does_not_fit():
     plan, _ = planning.compile_plan(step(lambda: Compiled(13 * GIB)), V5E, 1000)
     assert plan["memory"]["peak"] > plan["memory"]["capacity"] and plan["memory"]["fits"] is False
@@ -130,11 +152,12 @@ def test_a_compiler_that_gives_up_tells_the_memory(message, peak):
     assert text == "" and plan["estimated_step_seconds"] is None and plan["flops"]["model"] > 0
 
 
-def test_other_errors_of_the_compiler_are_not_hidden():
+@pytest.mark.parametrize("message", ["INTERNAL: a bug", "RESOURCE_EXHAUSTED: Ran out of memory in memory space vmem."])
+def test_other_errors_of_the_compiler_are_not_hidden(message):
     def fail():
-        raise jax.errors.JaxRuntimeError("INTERNAL: a bug")
+        raise jax.errors.JaxRuntimeError(message)
 
-    with pytest.raises(jax.errors.JaxRuntimeError, match="a bug"):
+    with pytest.raises(jax.errors.JaxRuntimeError, match=message):
         planning.compile_plan(step(fail), V5E, 1000)
 
 

@@ -42,6 +42,25 @@ def test_the_kernel_is_chosen_on_tpu_for_long_sequences():
 @pytest.mark.parametrize(
     "length, mesh, config",
     [
+        (500, mesh_of(Tpu()), {}),
+        (512, mesh_of(Tpu(), fsdp=4), {}),
+        (512, mesh_of(Tpu()), {"attention": "left_to_right"}),
+    ],
+)
+def test_auto_is_the_kernel_only_where_it_is_used(length, mesh, config):
+    assert kernel("auto", length, mesh, **config) == "xla"
+
+
+def test_a_reduction_that_has_no_effect_is_told():
+    flags = types.SimpleNamespace(gradient_reduction="bf16")
+    assert pretraining_step.unused_reduction(flags, mesh_of(Tpu(), data=4)) is None
+    for mesh in (mesh_of(Tpu()), mesh_of(Tpu(), data=2, fsdp=2)):
+        assert "--gradient_reduction=bf16 has no effect" in pretraining_step.unused_reduction(flags, mesh)
+
+
+@pytest.mark.parametrize(
+    "length, mesh, config",
+    [
         (128, mesh_of(types.SimpleNamespace(platform="cpu")), {}),
         (100, mesh_of(Tpu()), {}),
         (2048, mesh_of(Tpu()), {}),

@@ -89,6 +89,14 @@ def test_a_process_that_is_killed_takes_the_other_with_it_and_nothing_is_lost(pr
         np.testing.assert_array_equal(ours[name], theirs[name], err_msg=name)
 
 
+def test_two_processes_begin_with_the_weights_of_a_run(pretraining, tmp_path, pair):
+    new = {"init_checkpoint": pair.folder, "num_train_steps": 3, "save_checkpoints_steps": 3}
+    together, single = (pretraining(tmp_path / name, **new) for name in ("together", "single"))
+    assert together.elsewhere(2) == [0, 0] and single.elsewhere() == [0]
+    np.testing.assert_allclose(together.losses(), single.losses(), rtol=1e-5)
+    assert together.losses()[0] < pair.losses()[0] - 0.2  # what was learned is there
+
+
 def test_processes_with_different_flags_are_refused(pretraining, tmp_path):
     run = pretraining(tmp_path)
     assert run.elsewhere(2, own=[{}, {"seed": 7}]) == [2, 2]
