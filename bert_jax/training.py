@@ -14,7 +14,6 @@ from typing import Any, Protocol
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 from jax.sharding import Mesh
 
