@@ -29,10 +29,21 @@ def _product_backward(saved, gradient):
 product.defvjp(_product_forward, _product_backward)
 
 
+# On TPU the heads lie apart and are narrower than the matrix unit: in the gradient of a kernel they are rows of its
+# result, not columns. Elsewhere they lie side by side, and XLA on CPU copies no kernel that it need not split.
+
+
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
 def to_heads(x: jax.Array, kernel: jax.Array, num_heads: int) -> jax.Array:
     """product(x, kernel) as [batch, length, heads, out / heads]."""
-    return jnp.einsum("bli,inh->blnh", x, kernel.astype(x.dtype).reshape(len(kernel), num_heads, -1))
+
+    def apart(x, kernel):
+        return jnp.einsum("bli,inh->blnh", x, _split_columns(kernel, num_heads))
+
+    def joined(x, kernel):
+        return (x @ kernel).reshape(*x.shape[:2], num_heads, -1)
+
+    return jax.lax.platform_dependent(x, kernel.astype(x.dtype), tpu=apart, default=joined)
 
 
 def _to_heads_forward(x, kernel, num_heads):
@@ -41,10 +52,16 @@ def _to_heads_forward(x, kernel, num_heads):
 
 def _to_heads_backward(num_heads, saved, gradient):
     x, kernel = saved
-    split = kernel.astype(x.dtype).reshape(len(kernel), num_heads, -1)
 
-    kernel_gradient = jax.lax.platform_dependent(x, gradient, tpu=_to_heads_apart, default=_to_heads_joined)
-    return jnp.einsum("blnh,inh->bli", gradient, split), kernel_gradient
+    def apart(x, kernel, gradient):
+        x_gradient = jnp.einsum("blnh,inh->bli", gradient, _split_columns(kernel, num_heads))
+        return x_gradient, _einsum("blnh,bli->nhi", gradient, x).reshape(-1, x.shape[-1]).T
+
+    def joined(x, kernel, gradient):
+        gradient = _joined(gradient)
+        return gradient @ kernel.T, _sum_over_rows(x, gradient)
+
+    return jax.lax.platform_dependent(x, kernel.astype(x.dtype), gradient, tpu=apart, default=joined)
 
 
 to_heads.defvjp(_to_heads_forward, _to_heads_backward)
@@ -53,7 +70,14 @@ to_heads.defvjp(_to_heads_forward, _to_heads_backward)
 @jax.custom_vjp
 def from_heads(x: jax.Array, kernel: jax.Array) -> jax.Array:
     """product([batch, length, heads x head_dim], kernel) of x [batch, length, heads, head_dim]."""
-    return jnp.einsum("blnh,nho->blo", x, kernel.astype(x.dtype).reshape(*x.shape[2:], -1))
+
+    def apart(x, kernel):
+        return jnp.einsum("blnh,nho->blo", x, kernel.reshape(*x.shape[2:], -1))
+
+    def joined(x, kernel):
+        return _joined(x) @ kernel
+
+    return jax.lax.platform_dependent(x, kernel.astype(x.dtype), tpu=apart, default=joined)
 
 
 def _from_heads_forward(x, kernel):
@@ -62,32 +86,22 @@ def _from_heads_forward(x, kernel):
 
 def _from_heads_backward(saved, gradient):
     x, kernel = saved
-    kernel_gradient = jax.lax.platform_dependent(x, gradient, tpu=_from_heads_apart, default=_from_heads_joined)
-    split = kernel.astype(x.dtype).reshape(*x.shape[2:], -1)
-    return jnp.einsum("blo,nho->blnh", gradient, split), kernel_gradient
+
+    def apart(x, kernel, gradient):
+        x_gradient = jnp.einsum("blo,nho->blnh", gradient, kernel.reshape(*x.shape[2:], -1))
+        return x_gradient, _einsum("blnh,blo->nho", x, gradient).reshape(-1, gradient.shape[-1])
+
+    def joined(x, kernel, gradient):
+        return (gradient @ kernel.T).reshape(x.shape), _sum_over_rows(_joined(x), gradient)
+
+    return jax.lax.platform_dependent(x, kernel.astype(x.dtype), gradient, tpu=apart, default=joined)
 
 
 from_heads.defvjp(_from_heads_forward, _from_heads_backward)
 
 
-# Gradients of the kernels. On TPU the heads lie apart and are narrower than the matrix unit: there they are rows of its
-# result, not columns. Elsewhere they lie side by side.
-
-
-def _to_heads_apart(x, gradient):
-    return _einsum("blnh,bli->nhi", gradient, x).reshape(-1, x.shape[-1]).T
-
-
-def _to_heads_joined(x, gradient):
-    return _sum_over_rows(x, _joined(gradient))
-
-
-def _from_heads_apart(x, gradient):
-    return _einsum("blnh,blo->nho", x, gradient).reshape(-1, gradient.shape[-1])
-
-
-def _from_heads_joined(x, gradient):
-    return _sum_over_rows(_joined(x), gradient)
+def _split_columns(kernel: jax.Array, num_heads: int) -> jax.Array:
+    return kernel.reshape(len(kernel), num_heads, -1)
 
 
 def _joined(x: jax.Array) -> jax.Array:

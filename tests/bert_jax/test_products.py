@@ -52,23 +52,26 @@ def test_in_bf16_the_gradients_of_parameters_are_f32(name):
     assert_close(gradients, expected[2:], 1e-5)
 
 
-@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
-def test_the_forms_for_tpu_equal_the_others(dtype):
-    shapes = (BATCH, LENGTH, OUT), (BATCH, LENGTH, HEADS, HEAD_DIM), (BATCH, LENGTH, 4)
-    hidden, heads, other = (x.astype(dtype) for x in normal(*shapes))
-    on_tpu = [
-        products._to_heads_apart(hidden, heads),
-        products._from_heads_apart(heads, hidden),
-        products._sum_over_batch(hidden, other),
-    ]
-    elsewhere = [
-        products._to_heads_joined(hidden, heads),
-        products._from_heads_joined(heads, hidden),
-        products._sum_over_rows(hidden, other),
-    ]
-    assert {x.dtype for x in (*on_tpu, *elsewhere)} == {jnp.dtype(jnp.float32)}
-    assert [x.shape for x in on_tpu] == [(OUT, HEADS * HEAD_DIM), (HEADS * HEAD_DIM, OUT), (OUT, 4)]
-    assert_close(on_tpu, elsewhere, 1e-6)
+def test_the_forms_for_tpu_equal_the_others(monkeypatch):
+    hidden, heads, kernel, back = normal(
+        (BATCH, LENGTH, OUT), (BATCH, LENGTH, HEADS, HEAD_DIM), (OUT, HEADS * HEAD_DIM), (HEADS * HEAD_DIM, OUT)
+    )
+
+    def all_of(hidden, heads):
+        return [
+            *value_and_gradients(products.product, hidden, kernel),
+            *value_and_gradients(lambda x, kernel: products.to_heads(x, kernel, HEADS), hidden, kernel),
+            *value_and_gradients(products.from_heads, heads, back),
+        ]
+
+    narrow = [x.astype(jnp.bfloat16) for x in (hidden, heads)]
+    elsewhere, shapes = all_of(hidden, heads), jax.eval_shape(all_of, *narrow)
+    chosen = []
+    monkeypatch.setattr(jax.lax, "platform_dependent", lambda *args, tpu, default: chosen.append(tpu) or tpu(*args))
+    assert_close(all_of(hidden, heads), elsewhere, 1e-6)
+    # XLA on CPU does not compute these.
+    assert jax.eval_shape(lambda *inputs: all_of(*inputs), *narrow) == shapes
+    assert len(chosen) == 10
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
