@@ -99,6 +99,18 @@ def test_tpus_that_are_not_there(words, tmp_path):
 
 
 @pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="needs libtpu: pip install -e '.[plan]'")
+def test_a_mesh_for_which_the_compiler_cuts_the_program(words, tmp_path):
+    flags = ["--topology=v5e:2x2", "--mesh=data=2,fsdp=2", "--precision=bf16", "--gradient_reduction=bf16"]
+    command = [sys.executable, "-m", "bert_jax.main", *words[1:], *flags]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=os.environ)
+    assert done.returncode == 0, done.stderr
+    plan = planned(tmp_path)
+    assert "fsdp" in {axis for row in plan["collectives"] for axis in re.findall(r"\w+", row["axes"])}
+    assert plan["estimated_step_seconds"] > 0 and plan["gradient_reduction"] == "f32"
+    assert "warning: --gradient_reduction=bf16 has no effect" in done.stderr
+
+
+@pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="needs libtpu: pip install -e '.[plan]'")
 def test_two_slices_reduce_over_their_own_links_first(words, tmp_path):
     command = [sys.executable, "-m", "bert_jax.main", *words[1:], "--topology=2xv5e:2x2"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=os.environ)
