@@ -78,7 +78,7 @@ class Embedding(nn.Module):
 
     def first(self, count: int) -> jax.Array:
         """The first rows of the table."""
-        return self.whole()[:count].astype(self.dtype)
+        return jax.lax.slice_in_dim(self.whole(), 0, count).astype(self.dtype)
 
     def whole(self) -> jax.Array:
         """The table, see partitioning.whole."""

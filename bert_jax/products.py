@@ -29,21 +29,14 @@ def _product_backward(saved, gradient):
 product.defvjp(_product_forward, _product_backward)
 
 
-# On TPU the heads lie apart and are narrower than the matrix unit: in the gradient of a kernel they are rows of its
-# result, not columns. Elsewhere they lie side by side, and XLA on CPU copies no kernel that it need not split.
+# Gradients on TPU: the heads lie apart and are narrower than the matrix unit, so that in the gradient of a kernel they
+# are rows of the result, not columns. Elsewhere they lie side by side, and XLA on CPU copies no kernel to split it.
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
 def to_heads(x: jax.Array, kernel: jax.Array, num_heads: int) -> jax.Array:
     """product(x, kernel) as [batch, length, heads, out / heads]."""
-
-    def apart(x, kernel):
-        return jnp.einsum("bli,inh->blnh", x, _split_columns(kernel, num_heads))
-
-    def joined(x, kernel):
-        return (x @ kernel).reshape(*x.shape[:2], num_heads, -1)
-
-    return jax.lax.platform_dependent(x, kernel.astype(x.dtype), tpu=apart, default=joined)
+    return jnp.einsum("bli,inh->blnh", x, _split_columns(kernel.astype(x.dtype), num_heads))
 
 
 def _to_heads_forward(x, kernel, num_heads):
@@ -70,14 +63,7 @@ to_heads.defvjp(_to_heads_forward, _to_heads_backward)
 @jax.custom_vjp
 def from_heads(x: jax.Array, kernel: jax.Array) -> jax.Array:
     """product([batch, length, heads x head_dim], kernel) of x [batch, length, heads, head_dim]."""
-
-    def apart(x, kernel):
-        return jnp.einsum("blnh,nho->blo", x, kernel.reshape(*x.shape[2:], -1))
-
-    def joined(x, kernel):
-        return _joined(x) @ kernel
-
-    return jax.lax.platform_dependent(x, kernel.astype(x.dtype), tpu=apart, default=joined)
+    return jnp.einsum("blnh,nho->blo", x, kernel.astype(x.dtype).reshape(*x.shape[2:], -1))
 
 
 def _from_heads_forward(x, kernel):
