@@ -86,6 +86,26 @@ def test_rows_looked_up(dtype, rows):
     assert_close((value, gradient), plain, 1e-6)
 
 
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_gradients_of_kernels_for_tpu_equal_the_others(dtype, monkeypatch):
+    shapes = (BATCH, LENGTH, OUT), (BATCH, LENGTH, HEADS, HEAD_DIM), (BATCH, LENGTH, 4)
+    hidden, heads, other = (x.astype(dtype) for x in normal(*shapes))
+    kernel, back = normal((OUT, HEADS * HEAD_DIM), (HEADS * HEAD_DIM, OUT))
+
+    def of_heads():
+        return [
+            products._to_heads_backward(HEADS, (hidden, kernel), heads)[1],
+            products._from_heads_backward((heads, back), hidden)[1],
+        ]
+
+    elsewhere = [*of_heads(), products._sum_over_rows(hidden, other)]
+    monkeypatch.setattr(jax.lax, "platform_dependent", lambda *args, tpu, default: tpu(*args))
+    on_tpu = [*of_heads(), products._sum_over_batch(hidden, other)]
+    assert {x.dtype for x in (*on_tpu, *elsewhere)} == {jnp.dtype(jnp.float32)}
+    assert [x.shape for x in on_tpu] == [(OUT, HEADS * HEAD_DIM), (HEADS * HEAD_DIM, OUT), (OUT, 4)]
+    assert_close(on_tpu, elsewhere, 1e-6)
+
+
 @pytest.mark.parametrize("rows", [2, 20])
 def test_the_gradient_of_a_frequent_word_adds_up_in_f32(rows):
     ids = jnp.zeros((1000,), jnp.int32)
