@@ -35,6 +35,13 @@ def attention_mask(input_mask: jax.Array, direction: str, packed: bool = False) 
     return mask
 
 
+def mask_at(mask: jax.Array, positions: jax.Array) -> jax.Array:
+    """The attention mask of the queries at `positions`, int32 [batch, count]: bool [batch, 1, 1 or count, length]."""
+    if mask.shape[-2] == 1:
+        return mask
+    return jnp.take_along_axis(mask, positions[:, None, :, None], axis=2, mode="clip")
+
+
 def attend(
     query: jax.Array,
     key: jax.Array,
@@ -51,15 +58,16 @@ def attend(
             that of one device; "interpret" for the same without a TPU; "cudnn" for that of NVIDIA's library, which has
             no dropout like ours.
     """
-    _, length, _, head_dim = query.shape
+    (_, count, _, head_dim), length = query.shape, key.shape[1]
     mesh = jax.sharding.get_abstract_mesh()
     of_one_device = mesh.empty or mesh.size == 1 or mesh.are_all_axes_manual
     if kernel == "cudnn" and of_one_device and (dropout_key is None or dropout_rate == 0):
-        mask = jnp.broadcast_to(mask, (mask.shape[0], 1, length, length))
+        mask = jnp.broadcast_to(mask, (mask.shape[0], 1, count, length))
         return jax.nn.dot_product_attention(query, key, value, mask=mask, implementation="cudnn")
     if (
         kernel in ("xla", "cudnn")
         or mask.shape[-2] > 1
+        or count != length
         or not of_one_device
         or not attention_kernel.fits(length, head_dim)
     ):
@@ -80,12 +88,13 @@ def dot_product_attention(
     """Softmax of the scaled scores, in f32, applied to the values.
 
     Args:
-        query, key, value: [batch, length, heads, head_dim].
-        mask: bool, broadcastable to [batch, heads, length, length].
+        query: [batch, queries, heads, head_dim].
+        key, value: [batch, length, heads, head_dim].
+        mask: bool, broadcastable to [batch, heads, queries, length].
         dropout_rate, dropout_key: dropout on the attention probabilities; no key, no dropout.
 
     Returns:
-        [batch, length, heads, head_dim] in the dtype of `value`.
+        [batch, queries, heads, head_dim] in the dtype of `value`.
     """
     return _attend(query, key, value, mask, key_data(dropout_key), dropout_rate)
 

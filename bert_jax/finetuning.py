@@ -39,11 +39,11 @@ class FinetuningTask:
             that are empty.
         """
         rngs = None if dropout_key is None else {"dropout": dropout_key}
-        names = ("input_ids", "sequence_ids", "segment_ids", "position_ids")
+        names = ("input_ids", "sequence_ids", "segment_ids", "position_ids", "starts", "lengths")
         states = self.module.apply(
             {"params": params},
             *(batch[name] for name in names),
-            method="encode",
+            method="encode_for_head",
             rngs=None if self.freeze_encoder else rngs,
         )
         if self.freeze_encoder:

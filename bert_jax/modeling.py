@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from bert_jax import products
-from bert_jax.attention import attend, attention_mask
+from bert_jax.attention import attend, attention_mask, mask_at
 from bert_jax.config import BertConfig, activation
 from bert_jax.layers import Dense, Dropout, Embedding, LayerNorm
 from bert_jax.partitioning import constrain
@@ -72,19 +72,22 @@ class SelfAttention(nn.Module):
     kernel: str
 
     @nn.compact
-    def __call__(self, x: jax.Array, mask: jax.Array) -> jax.Array:
+    def __call__(self, x: jax.Array, mask: jax.Array, positions: jax.Array | None = None) -> jax.Array:
         c = self.config
         size = c.hidden_size
+        queries = x
+        if positions is not None:
+            queries, mask = products.at_positions(x, positions), mask_at(mask, positions)
 
-        def project(name):
+        def project(x, name):
             return Dense(c, size, size, "embed", "heads", self.dtype, "out", name=name)(x)
 
         rate, key = c.attention_probs_dropout_prob, None
         if rate and self.has_rng("dropout"):
             key = self.make_rng("dropout")
-        y = attend(project("query"), project("key"), project("value"), mask, rate, key, self.kernel)
+        y = attend(project(queries, "query"), project(x, "key"), project(x, "value"), mask, rate, key, self.kernel)
         y = Dense(c, size, size, "heads", "embed", self.dtype, "in", name="output")(y)
-        return LayerNorm(c, name="layer_norm")(x + Dropout(c.hidden_dropout_prob)(y))
+        return LayerNorm(c, name="layer_norm")(queries + Dropout(c.hidden_dropout_prob)(y))
 
 
 class FeedForward(nn.Module):
@@ -114,8 +117,10 @@ class EncoderLayer(nn.Module):
         self.attention = SelfAttention(self.config, self.dtype, self.attention_kernel)
         self.feed_forward = FeedForward(self.config, self.dtype)
 
-    def __call__(self, x: jax.Array, mask: jax.Array) -> jax.Array:
-        return constrain(self.feed_forward(self.attention(x, mask)), "batch", "length", None)
+    def __call__(self, x: jax.Array, mask: jax.Array, positions: jax.Array | None = None) -> jax.Array:
+        """The output [batch, length, hidden], or at `positions` [batch, count] only: [batch, count, hidden]."""
+        y = self.feed_forward(self.attention(x, mask, positions))
+        return constrain(y, "batch", "length" if positions is None else None, None)
 
 
 class _ScannedLayer(EncoderLayer):
@@ -153,14 +158,16 @@ class Encoder(nn.Module):
             arguments = (self.config, self.dtype, self.attention_kernel)
             self.layer = [layer(*arguments) for _ in range(self.config.num_hidden_layers)]
 
-    def __call__(self, x: jax.Array, mask: jax.Array) -> tuple[jax.Array, ...]:
+    def __call__(self, x: jax.Array, mask: jax.Array, positions: jax.Array | None = None) -> tuple[jax.Array, ...]:
         if self.scan_layers:
             _, outputs = self.layers(x, mask)
-            return (x, *outputs)
+            *below, top = (x, *outputs)
+            return (*below, top if positions is None else products.at_positions(top, positions))
         hidden_states = [x]
-        for layer in self.layer:
+        *below, last = self.layer
+        for layer in below:
             hidden_states.append(layer(hidden_states[-1], mask))
-        return tuple(hidden_states)
+        return (*hidden_states, last(hidden_states[-1], mask, positions))
 
 
 class Bert(nn.Module):
@@ -193,14 +200,19 @@ class Bert(nn.Module):
         input_mask: jax.Array,
         segment_ids: jax.Array,
         position_ids: jax.Array | None = None,
+        positions: jax.Array | None = None,
     ) -> tuple[jax.Array, ...]:
         """The hidden states of BertOutput; needs no parameters of the pooler.
 
         With position_ids, int32 [batch, length], a row holds several sequences, which input_mask numbers from 1: each
         attends to itself only, and has its own positions.
+
+        With positions, int32 [batch, count], the last hidden states are those at these places of a row only,
+        [batch, count, hidden], and unless layers are scanned the last layer computes no others: from its keys and
+        values on, all that it does for a token is for that token alone.
         """
         mask = attention_mask(input_mask, self.config.attention, packed=position_ids is not None)
-        return self.encoder(self.embeddings(input_ids, segment_ids, position_ids), mask)
+        return self.encoder(self.embeddings(input_ids, segment_ids, position_ids), mask, positions)
 
     def pool(self, hidden: jax.Array) -> jax.Array:
         """The pooled vectors [batch, hidden] of the last hidden states [batch, length, hidden]: those of [CLS]."""
@@ -261,9 +273,10 @@ class WithEncoder(nn.Module):
         input_mask: jax.Array,
         segment_ids: jax.Array,
         position_ids: jax.Array | None = None,
+        positions: jax.Array | None = None,
     ) -> tuple[jax.Array, ...]:
         """See Bert.encode."""
-        return self.bert.encode(input_ids, input_mask, segment_ids, position_ids)
+        return self.bert.encode(input_ids, input_mask, segment_ids, position_ids, positions)
 
     def pool(self, hidden: jax.Array) -> jax.Array:
         """See Bert.pool."""
@@ -292,12 +305,16 @@ class BertForPreTraining(WithEncoder):
             input_ids, input_mask, segment_ids: int32 [batch, length].
             masked_lm_positions: int32 [batch, predictions]; unused slots point anywhere and get weight 0 in the loss.
         """
-        hidden = self.encode(input_ids, input_mask, segment_ids)[-1]
-        return PreTrainingOutput(self.masked_lm(hidden, masked_lm_positions), self.next_sentence(self.pool(hidden)))
+        positions = jnp.pad(masked_lm_positions, ((0, 0), (1, 0)))  # that of [CLS] first
+        hidden = self.encode(input_ids, input_mask, segment_ids, positions=positions)[-1]
+        return PreTrainingOutput(self.masked_lm(hidden[:, 1:]), self.next_sentence(self.pool(hidden)))
 
-    def masked_lm(self, hidden: jax.Array, positions: jax.Array) -> jax.Array:
-        """The masked_lm_logits of PreTrainingOutput, from the last hidden states [batch, length, hidden]."""
-        masked = products.at_positions(hidden, positions)
+    def masked_lm(self, hidden: jax.Array, positions: jax.Array | None = None) -> jax.Array:
+        """The masked_lm_logits of PreTrainingOutput, from the last hidden states [batch, predictions, hidden].
+
+        With positions [batch, predictions] from those of all tokens, [batch, length, hidden].
+        """
+        masked = hidden if positions is None else products.at_positions(hidden, positions)
         return self.cls.predictions(masked, self.bert.embeddings.word_embeddings.whole())
 
     def next_sentence(self, pooled: jax.Array) -> jax.Array:

@@ -46,8 +46,22 @@ class BertForTask(WithEncoder):
             f32 logits [batch, length, outputs] of a head of tokens, else [batch, outputs].
         """
         lengths = jnp.sum(input_mask, axis=1, keepdims=True)
-        hidden_states = self.encode(input_ids, input_mask, segment_ids)
-        return self.score(hidden_states, input_mask, jnp.zeros_like(lengths), lengths)
+        starts = jnp.zeros_like(lengths)
+        hidden_states = self.encode_for_head(input_ids, input_mask, segment_ids, None, starts, lengths)
+        return self.score(hidden_states, input_mask, starts, lengths)
+
+    def encode_for_head(
+        self,
+        input_ids: jax.Array,
+        input_mask: jax.Array,
+        segment_ids: jax.Array,
+        position_ids: jax.Array | None,
+        starts: jax.Array,
+        lengths: jax.Array,
+    ) -> tuple[jax.Array, ...]:
+        """The hidden states that `score` takes: those of Bert.encode, the last ones only where the head reads them."""
+        positions = self._summary_places(starts, lengths) if self._reads_summary_only else None
+        return self.encode(input_ids, input_mask, segment_ids, position_ids, positions)
 
     def score(
         self, hidden_states: tuple[jax.Array, ...], sequence_ids: jax.Array, starts: jax.Array, lengths: jax.Array
@@ -55,7 +69,7 @@ class BertForTask(WithEncoder):
         """Scores the outputs from hidden states; rows may be packed (see Bert.encode).
 
         Args:
-            hidden_states: layers + 1 arrays [rows, width, hidden].
+            hidden_states: of encode_for_head.
             sequence_ids: int32 [rows, width], numbers the sequences of a row from 1; 0 is padding.
             starts, lengths: int32 [rows, slots], where each sequence begins and how many tokens it has.
 
@@ -66,7 +80,7 @@ class BertForTask(WithEncoder):
         for lstm in self.lstm:
             x = lstm(self.dropout(x), sequence_ids)
         if not self.head.of_tokens:
-            x = self._summary(x, starts, jnp.maximum(starts + lengths - 1, 0))
+            x = self._summary(x, starts, lengths)
         logits = self.classifier(self.dropout(x)).astype(jnp.float32)
         return logits * self.head.deviation + self.head.mean if self.head.is_scaled else logits
 
@@ -84,18 +98,33 @@ class BertForTask(WithEncoder):
                 return self.layer_mix(hidden_states[1:])
         return hidden_states[-1]
 
-    def _summary(self, x, first, last):
+    @property
+    def _reads_summary_only(self):
+        return self.head.is_plain and not self.head.of_tokens
+
+    def _summary_places(self, starts, lengths):
+        # In a left-to-right model [CLS] sees nothing but itself, and the last token all.
+        return _last(starts, lengths) if self.config.attention == "left_to_right" else starts
+
+    def _summary(self, x, starts, lengths):
         """One vector for each sequence [rows * slots, ...]: the pooled one, or both ends of the LSTM."""
-
-        def at(places, x):
-            return jnp.take_along_axis(x, places[:, :, None], axis=1, mode="clip").reshape(-1, x.shape[-1])
-
         if self.head.lstm:
             forward, backward = jnp.split(x, 2, axis=-1)
-            return jnp.concatenate([at(last, forward), at(first, backward)], axis=-1)
-        # In a left-to-right model [CLS] sees nothing but itself, and the last token all.
-        place = last if self.config.attention == "left_to_right" else first
-        return self.pool(at(place, x)[:, None])
+            ends = _at(_last(starts, lengths), forward), _at(starts, backward)
+            return jnp.concatenate(ends, axis=-1).reshape(-1, x.shape[-1])
+        if not self._reads_summary_only:
+            x = _at(self._summary_places(starts, lengths), x)
+        return self.pool(x.reshape(-1, 1, x.shape[-1]))
+
+
+def _last(starts, lengths):
+    """The place of the last token of each sequence."""
+    return jnp.maximum(starts + lengths - 1, 0)
+
+
+def _at(places, x):
+    """[rows, width, ...] at places [rows, slots]."""
+    return jnp.take_along_axis(x, places[:, :, None], axis=1, mode="clip")
 
 
 def initialize(module: BertForTask, key: jax.Array) -> Any:

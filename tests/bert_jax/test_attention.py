@@ -9,7 +9,7 @@ import pytest
 from jax._src.cudnn import fused_attention_stablehlo as cudnn
 from plain_formulas import assert_close, value_and_gradients
 
-from bert_jax.attention import MASKED_SCORE, attend, attention_mask, dot_product_attention
+from bert_jax.attention import MASKED_SCORE, attend, attention_mask, dot_product_attention, mask_at
 from bert_jax.dropout import dropout
 
 
@@ -83,6 +83,23 @@ def test_gradients_are_those_of_the_formula(name, rate):
 
     def of(function):
         return value_and_gradients(lambda *arrays: function(*arrays, MASKS[name], rate, dropout_key), *inputs())
+
+    assert_close(of(dot_product_attention), of(softmax_of_scores), 1e-5)
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.4])
+@pytest.mark.parametrize("name", MASKS)
+def test_fewer_queries_than_keys(name, rate):
+    dropout_key = jax.random.key(5) if rate else None
+    places = jnp.array([[5, 0, 0], [3, 1, 2], [4, 4, 1]])
+    mask = mask_at(MASKS[name], places)
+
+    def of(function):
+        def at_places(query, key, value):
+            query = jnp.take_along_axis(query, places[:, :, None, None], axis=1)
+            return function(query, key, value, mask, rate, dropout_key)
+
+        return value_and_gradients(at_places, *inputs())
 
     assert_close(of(dot_product_attention), of(softmax_of_scores), 1e-5)
 

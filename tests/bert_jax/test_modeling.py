@@ -1,10 +1,13 @@
 """Shapes, sizes, padding of the vocabulary, scanned layers and recomputation."""
 
+import dataclasses
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jaxprs import equations
 
 from bert_jax import layers, modeling
 from bert_jax.config import BertConfig
@@ -97,6 +100,50 @@ def test_scanned_layers_compute_the_same():
     a = module.apply({"params": params}, *batch())
     b = scanned.apply({"params": same}, *batch())
     np.testing.assert_allclose(a.masked_lm_logits, b.masked_lm_logits, atol=1e-5)
+
+
+@pytest.mark.parametrize("attention", ["bidirectional", "left_to_right"])
+@pytest.mark.parametrize("options", [{}, {"scan_layers": True}, {"remat": "dots"}])
+def test_last_hidden_states_at_positions_are_those_of_all(attention, options):
+    module, params = fresh(dataclasses.replace(CONFIG, attention=attention), **options)
+    ids, mask, segments, _ = batch(rows=3)
+    positions = jnp.array([[0, 15, 3, 3], [8, 1, 0, 0], [2, 2, 1, 0]])
+    weights = jax.random.normal(jax.random.key(2), (3, 4, CONFIG.hidden_size))
+
+    def of_all(params):
+        states = module.apply({"params": params}, ids, mask, segments, method="encode")
+        return (*states[:-1], jnp.stack([row[places] for row, places in zip(states[-1], positions)]))
+
+    def there(params):
+        return module.apply({"params": params}, ids, mask, segments, positions=positions, method="encode")
+
+    for expected, state in zip(of_all(params), there(params), strict=True):
+        np.testing.assert_allclose(state, expected, atol=2e-6)
+
+    def gradients(function):
+        return jax.tree.leaves(jax.grad(lambda params: (function(params)[-1] * weights).sum())(params))
+
+    for a, b in zip(gradients(of_all), gradients(there), strict=True):
+        np.testing.assert_allclose(b, a, atol=2e-6 * max(1.0, float(jnp.abs(a).max())))
+
+
+def test_pretraining_computes_the_last_layer_where_it_is_read_only():
+    """At [CLS] and the 3 masked positions, but for the keys and values of all 16 tokens."""
+    module, params = fresh()
+    outputs = [
+        equation.outvars[0].aval.shape
+        for equation in equations(
+            lambda params: module.apply({"params": params}, *batch()), params, names=["dot_general"]
+        )
+    ]
+    inner, hidden, heads = CONFIG.intermediate_size, CONFIG.hidden_size, CONFIG.num_attention_heads
+    of_heads = (heads, hidden // heads)
+    below = [(4, 16, *of_heads)] * 3 + [(4, heads, 16, 16), (4, heads, 16, hidden // heads)]
+    last = [(4, 4, *of_heads), *below[:2], (4, heads, 4, 16), (4, heads, 4, hidden // heads)]
+    dense = lambda count: [(4, count, hidden), (4, count, inner), (4, count, hidden)]
+    head = [(4, hidden), (12, hidden), (12, CONFIG.padded_vocab_size), (4, 2)]
+    canonical = lambda shapes: sorted(tuple(sorted(shape)) for shape in shapes)
+    assert canonical(outputs) == canonical([*below, *dense(16), *last, *dense(4), *head])
 
 
 def test_scanned_layers_start_differently():

@@ -39,7 +39,8 @@ def packed_batch(ids):
 
 def packed_logits(module, params, ids):
     input_ids, numbers, segments, positions, starts, lengths = packed_batch(ids)
-    states = module.apply({"params": params}, input_ids, numbers, segments, positions, method="encode")
+    arrays = (input_ids, numbers, segments, positions, starts, lengths)
+    states = module.apply({"params": params}, *arrays, method="encode_for_head")
     return np.asarray(module.apply({"params": params}, states, numbers, starts, lengths, method="score"))
 
 
