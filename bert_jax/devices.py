@@ -210,7 +210,7 @@ def lost_others(error: Exception) -> str | None:
     return (
         f"process {jax.process_index()} lost contact with another one, which may have said why ("
         f"{str(error).strip().splitlines()[0]}); the same command, given to all again, goes on from the last complete "
-        "checkpoint"
+        "checkpoint, if there is one"
     )
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Collection
 from typing import Any
 
+from bert_jax.flags import ALTERNATIVES
 from bert_jax.schedule import check_trust_ratio
 from input_pipeline.errors import UserError
 
@@ -66,15 +67,11 @@ def apply_defaults(
 
 def check(flags: Any) -> None:
     """Raises UserError for flags that exclude each other, or that make no sense."""
-    for one, other in (
-        ("num_train_steps", "num_train_epochs"),
-        ("num_warmup_steps", "warmup_proportion"),
-        ("model", "bert_config_file"),
-    ):
-        if getattr(flags, one) is not None and getattr(flags, other) is not None:
-            raise UserError(f"--{one} and --{other} exclude each other: give one of them")
     if flags.restore_from:
         raise UserError("--restore_from continues pretraining; a task begins from --init_checkpoint")
+    for one, other in ALTERNATIVES:
+        if getattr(flags, one) is not None and getattr(flags, other) is not None:
+            raise UserError(f"--{one} and --{other} exclude each other: give one of them")
     if flags.num_train_epochs is not None and flags.num_train_epochs <= 0:
         raise UserError(f"--num_train_epochs={flags.num_train_epochs} must be above 0")
     if flags.grid_search and flags.num_train_steps is not None:

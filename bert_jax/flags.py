@@ -21,6 +21,14 @@ MODES = {
 }
 
 TRAINING_MODES = ("pretrain", "finetune")
+# Of each two at most one may be given.
+ALTERNATIVES = (
+    ("num_train_steps", "num_train_epochs"),
+    ("num_warmup_steps", "warmup_proportion"),
+    ("init_checkpoint", "restore_from"),
+    ("model", "bert_config_file"),
+    ("vocab_file", "vocab_size"),
+)
 # Modes that run steps on a device, or compile for minutes.
 COMPUTING_MODES = ("plan", "pretrain", "fill_mask", "extract", "finetune", "evaluate", "predict", "cluster", "export")
 

@@ -128,12 +128,17 @@ def _tpu(environ: Mapping[str, str]) -> Place | None:
     return Place("Cloud TPU", method, count, index) if count > 1 else None
 
 
+# What JAX and TensorFlow set by themselves when they are imported.
+_SET_BY_LIBRARIES = ("TPU_LIBRARY_PATH", "TPU_SKIP_MDS_QUERY", "TPU_ML_PLATFORM", "TPU_ML_PLATFORM_VERSION")
+
+
 def has_libtpu_only(environ: Mapping[str, str]) -> bool:
     """Whether libtpu is here for plans only: it would look for a TPU when JAX starts, and talk about finding none.
 
     False where anything speaks for a TPU or a GPU, or where JAX is told what to use.
     """
-    told = environ.get("JAX_PLATFORMS") or any(name.startswith(("TPU_", "MEGASCALE_", "COLAB_TPU")) for name in environ)
+    names = set(environ) - set(_SET_BY_LIBRARIES)
+    told = environ.get("JAX_PLATFORMS") or any(name.startswith(("TPU_", "MEGASCALE_", "COLAB_TPU")) for name in names)
     has_plugin = importlib.util.find_spec("jax_plugins") is not None  # such as that for CUDA
     if told or has_plugin or importlib.util.find_spec("libtpu") is None:
         return False

@@ -14,7 +14,7 @@ from absl import flags
 
 from bert_jax import __version__, joining
 from bert_jax.flag_uses import drop_unused
-from bert_jax.flags import COMPUTING_MODES, MODES, TRAINING_MODES, define
+from bert_jax.flags import ALTERNATIVES, COMPUTING_MODES, MODES, TRAINING_MODES, define
 from bert_jax.host_memory import keep_freed_memory
 from input_pipeline.errors import UserError
 
@@ -58,13 +58,15 @@ def parse(argv: list[str]) -> flags.FlagValues:
         named = " ".join(word for word in argv if word.lstrip("-").startswith("flagfile"))
         raise UserError(f"{named}: a file of flags must be text in UTF-8") from None
     except flags.Error as error:
-        raise UserError(" ".join(str(error).replace("flag --", "--").replace("ERROR:: ", "").split())) from None
+        text = re.sub(r"\('(Non-boolean argument to boolean flag)', .*\)", r"\1", str(error))
+        raise UserError(" ".join(text.replace("flag --", "--").replace("ERROR:: ", "").split())) from None
     if values.mode == "fill_mask" and (values.text or rest[1:]):
         values.text = [_as_utf8(text) for text in [*(values.text or []), *rest[1:]]]
     elif rest[1:]:
         raise UserError(f"unexpected {rest[1]!r}: every option is written --name=value")
     if {"--flagfile=", "-flagfile="} & set(argv):  # absl takes it for none
         raise UserError("--flagfile is empty: give a file, or leave the flag out")
+    _leave_out_of_files(values, argv)
     for name in values:
         flag = values[name]
         if flag.present and flag.value in ("", [], [""]) and flag.value != flag.default:
@@ -72,6 +74,15 @@ def parse(argv: list[str]) -> flags.FlagValues:
         if isinstance(flag.value, float) and not math.isfinite(flag.value):
             raise UserError(f"--{name}={flag.value} must be a finite number")
     return values
+
+
+def _leave_out_of_files(values: flags.FlagValues, argv: list[str]) -> None:
+    """What stands on the command line counts, also where a --flagfile has the other of two that exclude each other."""
+    own = {word.lstrip("-").partition("=")[0] for word in argv[1:]}
+    for pair in ALTERNATIVES:
+        for given, other in (pair, pair[::-1]):
+            if given in own and other not in own:
+                values[other].unparse()
 
 
 def _as_utf8(text: str) -> str:

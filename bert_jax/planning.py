@@ -215,6 +215,7 @@ def _outline(step: PretrainingStep, target: Target, num_train_steps: int) -> dic
         "flops": {"model": model_flops / devices},
         "estimated_step_seconds": None,
         "mfu": None,
+        "hfu": None,
         "sequences_per_second": None,
         "num_train_steps": num_train_steps,
         "days": None,
@@ -230,6 +231,7 @@ def describe(plan: dict[str, Any], step: PretrainingStep, target: Target, compil
         return plan | {"flops": flops}
     found = program_costs.costs(hlo_reading.read(text), target.chip, placement(step.mesh))
     seconds = program_costs.total_seconds(found, target.chip)
+    peak = target.chip.flops_per_second * target.chip_share  # of a device
     flops |= {"matmul": found.matmul_flops, "waste": found.matmul_flops / flops["model"] - 1}
     return plan | {
         "flops": flops,
@@ -240,7 +242,8 @@ def describe(plan: dict[str, Any], step: PretrainingStep, target: Target, compil
         "collectives": [key._asdict() | sums._asdict() for key, sums in collectives.by_axes(found.collectives).items()],
         "exposed_collective_seconds": sum(r.times * (r.seconds - r.hidden_seconds) for r in found.collectives),
         "estimated_step_seconds": seconds,
-        "mfu": flops["model"] / (seconds * target.chip.flops_per_second * target.chip_share),
+        "mfu": flops["model"] / (seconds * peak),
+        "hfu": flops["matmul"] / (seconds * peak),
         "sequences_per_second": plan["train_batch_size"] / seconds,
         "days": seconds * plan["num_train_steps"] / 86400,
         "chip_hours": seconds * plan["num_train_steps"] * target.chips / 3600,

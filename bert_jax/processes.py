@@ -6,6 +6,7 @@ With one process nothing here touches a device or waits.
 import collections
 import contextlib
 import json
+import math
 import re
 import sys
 import time
@@ -19,6 +20,7 @@ from jax.experimental import multihost_utils
 from input_pipeline.errors import UserError
 
 POLL_SECONDS = 1.0
+TELL_SECONDS = 10.0
 
 # What is used of the client of the coordination service.
 _CALLS = ("key_value_set", "key_value_try_get", "key_value_dir_get", "key_value_delete", "wait_at_barrier")
@@ -194,11 +196,19 @@ class Barrier:
         note = f"{barrier}{process_id}"
         client.key_value_set(note, "here")
         deadline, pause = time.monotonic() + timeout_ms / 1000, 0.01
+        told_at = time.monotonic() + TELL_SECONDS
         while len(client.key_value_dir_get(barrier)) < num_processes:
             if posted(self._failure):
                 raise RuntimeError("another process failed")
             if time.monotonic() > deadline:
                 raise TimeoutError(f"not all processes came to {key} within {timeout_ms / 1000:g} s")
+            if time.monotonic() > told_at:
+                told_at = math.inf
+                tell(
+                    f"process {process_id} waits for another one to save; should that one be gone, JAX ends this one "
+                    "too, within half a minute; the same command, given to all again, goes on from the last complete "
+                    "checkpoint"
+                )
             time.sleep(pause)
             pause = min(2 * pause, POLL_SECONDS)
         if self._last_note is not None:  # all have left that barrier: they have come to this one

@@ -35,8 +35,12 @@ srun --kill-on-bad-exit=0 --cpu-bind=none ${SLURM_CPUS_PER_TASK:+"--cpus-per-tas
   python -m bert_jax.main "$@" || code=$?
 
 # Of a job that was cancelled, or that Slurm has put back into the queue itself, the state is another one.
-if [ "$code" -eq 75 ] && [ "$(squeue --noheader --jobs="$SLURM_JOB_ID" --format=%T)" = RUNNING ]; then
-  echo "back into the queue, to go on from there" >&2
-  scontrol requeue "$SLURM_JOB_ID"
+if [ "$code" -eq 75 ]; then
+  state=$(squeue --noheader --jobs="$SLURM_JOB_ID" --format=%T) ||
+    echo "squeue does not tell the state of the job: submit it again to go on" >&2
+  if [ "$state" = RUNNING ]; then
+    echo "back into the queue, to go on from there" >&2
+    scontrol requeue "$SLURM_JOB_ID"
+  fi
 fi
 exit "$code"

@@ -293,7 +293,7 @@ default_version() {
     v5p-*) echo v2-alpha-tpuv5 ;;
     v5litepod-*) echo v2-alpha-tpuv5-lite ;;
     v2-* | v3-* | v4-*) echo tpu-ubuntu2204-base ;;
-    *) fail "--type=$type is none that is known here: give its --version too" ;;
+    *) fail "--type=$type is none that is known here (v6e-8, v5p-8, v5litepod-8 for v5e, v4-8, ...): give its --version too" ;;
   esac
 }
 
@@ -364,8 +364,11 @@ if [ "$verb" = watch ]; then
     *) fail "watch needs --output_dir=gs://BUCKET/FOLDER here, not in a file of flags: the disks of a TPU are gone when it is preempted" ;;
   esac
 fi
-for flag in ${flags[@]+"${flags[@]}"}; do
+option=''
+for word in ${flags[@]+"${flags[@]}"}; do
+  flag=${option:+$option=}$word option=''
   case $flag in
+    --input_file | --output_dir) option=$flag ;; # its value is the next word
     --input_file=gs://* | --input_file=tfds:* | --input_file=builtin | --output_dir=gs://*) ;;
     --input_file=* | --output_dir=*)
       say "warning: $flag is a place on the disk of each worker, to which nothing but this clone is copied"

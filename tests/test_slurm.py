@@ -37,7 +37,7 @@ sys.exit(int(os.environ["EXIT"]))
     "scontrol": """#!/bin/sh
 echo "$@" >> "$NOTES/scontrol"
 """,
-    "squeue": '#!/bin/sh\necho "$STATE"\n',
+    "squeue": '#!/bin/sh\n[ -n "$STATE" ] && echo "$STATE"\n',
 }
 
 
@@ -103,6 +103,12 @@ def test_tasks_get_just_the_flags_and_a_place_in_their_environment(job, nodes):
 def test_only_a_stopped_job_goes_back_into_the_queue(job, code, state, requeued):
     assert job.run("--", *FLAGS, code=code, state=state).returncode == code
     assert ("requeue 5000" in job.noted("scontrol")) == requeued
+
+
+def test_a_stopped_job_of_unknown_state_stays_out_and_says_so(job):
+    result = job.run("--", *FLAGS, code=75, state="")
+    assert result.returncode == 75 and "submit it again to go on" in result.stderr
+    assert job.noted("scontrol") == []
 
 
 def test_processes_may_save_when_one_has_ended_and_have_their_cores(job):

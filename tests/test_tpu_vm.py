@@ -136,7 +136,7 @@ def test_watch_does_all_in_turn(planned):
         (["stop", *NAME, "--", "--mode=pretrain"], "stop takes no flags of bert_jax"),
         (["stop", *NAME, "--spot"], "are for create and watch"),
         (["create", *NAME], "--type is missing"),
-        (["create", *NAME, "--type=v99-8"], "--type=v99-8 is none that is known here: give its --version too"),
+        (["create", *NAME, "--type=v99-8"], "--type=v99-8 is none that is known here (v6e-8, "),
         (["create", *NAME, "--type=v4-8", "--poll_seconds=soon"], "--poll_seconds=soon must be a whole number"),
         (["start", *NAME], "the flags of bert_jax are missing"),
         (["start", *NAME, "--"], "the flags of bert_jax are missing"),
@@ -156,7 +156,9 @@ def test_a_mistake_is_told_in_one_line(cloud, tpu_vm, arguments, message):
     ("flag", "warned"),
     [
         ("--input_file=store", True),
+        ("--input_file store", True),
         ("--output_dir=runs/x", True),
+        ("--output_dir gs://b/x", False),
         ("--input_file=gs://b/store", False),
         ("--input_file=tfds:wikipedia", False),
         ("--input_file=builtin", False),
@@ -164,9 +166,9 @@ def test_a_mistake_is_told_in_one_line(cloud, tpu_vm, arguments, message):
 )
 def test_a_place_on_the_workers_is_warned_of(cloud, tpu_vm, flag, warned):
     cloud.make()
-    result = tpu_vm("start", *NAME, "--dry_run", "--", "--mode=pretrain", flag)
+    result = tpu_vm("start", *NAME, "--dry_run", "--", "--mode=pretrain", *flag.split())
     assert result.returncode == 0
-    assert (f"bert: warning: {flag} is a place on the disk of each worker" in result.stderr) == warned
+    assert (f"bert: warning: {flag.replace(' ', '=')} is a place on the disk of each worker" in result.stderr) == warned
 
 
 @pytest.mark.parametrize("words", [["--output_dir=gs://b/x"], ["--output_dir", "gs://b/x"]])

@@ -267,7 +267,7 @@ def _summary(plan: dict[str, Any]) -> Table:
         rows += [
             ("compiled FLOPs", f"{plan['flops']['matmul'] / 1e9:,.1f} GFLOP ({plan['flops']['waste']:+.1%})"),
             ("estimate", f"{1e3 * seconds:,.2f} ms a step, {1e3 * waiting:,.2f} ms of it waiting for transfers"),
-            ("MFU", f"{plan['mfu']:.1%}"),
+            ("MFU (HFU)", f"{plan['mfu']:.1%} ({plan['hfu']:.1%})"),
             ("sequences/s", f"{plan['sequences_per_second']:,.0f}"),
             ("in all", f"{whole} for {steps:,} steps, {plan['chip_hours']:,.0f} chip hours"),
         ]

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from bert_jax import beside_checkpoint
+from bert_jax.flags import ALTERNATIVES
 from bert_jax.schedule import check_trust_ratio
 from input_pipeline.errors import UserError
 from input_pipeline.pretraining_data import PretrainingDataConfig
@@ -40,13 +41,7 @@ def apply_defaults(flags: Any, say: Callable[[str], None]) -> None:
     Raises:
         UserError: flags that exclude each other.
     """
-    for one, other in (
-        ("num_train_steps", "num_train_epochs"),
-        ("num_warmup_steps", "warmup_proportion"),
-        ("init_checkpoint", "restore_from"),
-        ("model", "bert_config_file"),
-        ("vocab_file", "vocab_size"),
-    ):
+    for one, other in ALTERNATIVES:
         if getattr(flags, one) is not None and getattr(flags, other) is not None:
             raise UserError(f"--{one} and --{other} exclude each other: give one of them")
     for name in ("restore_from", "init_checkpoint"):

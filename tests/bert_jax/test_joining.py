@@ -1,7 +1,12 @@
 """The place of a process among others, by its environment."""
 
 import http.server
+import importlib.util
+import os
+import subprocess
+import sys
 import threading
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -10,6 +15,7 @@ from bert_jax import joining
 from bert_jax.joining import ALONE, Place
 from input_pipeline.errors import UserError
 
+ROOT = Path(__file__).parents[2]
 SLURM = {
     "SLURM_JOB_ID": "5000",
     "SLURM_STEP_NODELIST": "node[7-8]",
@@ -92,6 +98,18 @@ def test_libtpu_without_a_tpu_is_left_alone(monkeypatch):
     assert not joining.has_libtpu_only({})
     installed.clear()
     assert not joining.has_libtpu_only({})
+
+
+@pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="needs libtpu: pip install -e '.[plan]'")
+def test_a_run_where_libtpu_is_installed_is_quiet(tmp_path):
+    """Whatever the libraries put into the environment; on a machine with a TPU there is nothing to see."""
+    words = ["--mode=pretrain", "--mesh=data=5", f"--output_dir={tmp_path}"]
+    environment = {name: value for name, value in os.environ.items() if name not in ("JAX_PLATFORMS", "XLA_FLAGS")}
+    done = subprocess.run(
+        [sys.executable, "-m", "bert_jax.main", *words], capture_output=True, text=True, cwd=ROOT, env=environment
+    )
+    assert done.returncode == 2
+    assert not [line for line in done.stderr.splitlines() if "WARNING" in line or "INVALID_ARGUMENT" in line]
 
 
 def test_a_device_of_google_may_be_a_tpu(tmp_path):

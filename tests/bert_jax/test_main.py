@@ -1,6 +1,7 @@
 """The command line itself: help, exit codes, and what importing costs."""
 
 import ast
+import json
 import os
 import signal
 import subprocess
@@ -35,7 +36,7 @@ def test_help_is_quick_and_names_modes_and_flags():
         (["--mode=pretrain", "--seed=x"], "--seed=x"),
         (["--mode=pretrain", "--masked_lm_prob=1.5"], "--masked_lm_prob=1.5"),
         (["--mode=pretrain", "--optimizer=adam"], "--optimizer=adam"),
-        (["--mode=pretrain", "--shuffle=maybe"], "--shuffle=maybe"),
+        (["--mode=pretrain", "--shuffle=maybe"], "error: --shuffle=maybe: Non-boolean argument to boolean flag\n"),
         (["--mode=pretrain", "shuffle"], "unexpected 'shuffle'"),
         (["--mode=pretrain", "--init_checkpoint="], "--init_checkpoint is empty"),
         (["--mode=pretrain", "--input_file="], "--input_file is empty"),
@@ -101,6 +102,20 @@ def test_flagfile(tmp_path, capsys):
     (tmp_path / "x.flags").write_text("# a comment\n--mode=describe\n--model=tiny\n")
     assert main(["bert_jax", f"--flagfile={tmp_path}/x.flags", "--model=mini"]) == 0
     assert "256" in capsys.readouterr().out
+
+
+def test_the_command_line_counts_more_than_a_file_of_flags(tmp_path, capsys):
+    (tmp_path / "x.flags").write_text("--mode=describe\n--model=tiny\n--bert_config_file=nowhere\n")
+    config = {"vocab_size": 300, "hidden_size": 52, "num_hidden_layers": 1, "num_attention_heads": 4}
+    (tmp_path / "config.json").write_text(json.dumps(config | {"intermediate_size": 64}))
+    file = f"--flagfile={tmp_path}/x.flags"
+    assert main(["bert_jax", file, "--model=mini"]) == 0
+    assert "H 256" in capsys.readouterr().out
+    assert main(["bert_jax", file, f"--bert_config_file={tmp_path}/config.json"]) == 0
+    assert "H 52" in capsys.readouterr().out
+    assert main(["bert_jax", file]) == 2
+    assert main(["bert_jax", file, "--model=mini", f"--bert_config_file={tmp_path}/config.json"]) == 2
+    assert capsys.readouterr().err.count("exclude each other") == 2
 
 
 def raise_in_a_callback():

@@ -101,6 +101,7 @@ def test_figures_of_a_compiled_step():
     assert plan["flops"]["matmul"] == 2e9 and plan["flops"]["compiler"] == 5.0
     assert plan["flops"]["waste"] == pytest.approx(2e9 / model - 1)
     assert plan["mfu"] == pytest.approx(model / 0.006 / 197e12)
+    assert plan["hfu"] == pytest.approx(2e9 / 0.006 / 197e12)
     assert (plan["per_device_batch"], plan["loops_counted_once"]) == (32, 0)
 
 

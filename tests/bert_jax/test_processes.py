@@ -72,6 +72,11 @@ SCRIPT = textwrap.dedent(
         processes.post(f"{index} passed {number}")
         barrier(key="after", timeout_ms=30_000)
         assert processes.posted(f"{1 - index} passed {number}")
+    told = []
+    processes.tell, processes.TELL_SECONDS = told.append, 0.2
+    time.sleep(1.5 * index)
+    barrier(key="slow", timeout_ms=30_000)
+    assert [text.partition(";")[0] for text in told] == ["process 0 waits for another one to save"] * (1 - index)
     begin = time.monotonic()
     try:
         if index == 0:
