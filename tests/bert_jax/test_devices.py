@@ -268,7 +268,8 @@ def test_the_loss_of_another_process_is_told_in_one_line(monkeypatch):
     monkeypatch.setattr(jax.distributed, "is_initialized", lambda: True)
     assert devices.lost_others(lost) == (
         "process 0 lost contact with another one, which may have said why (UNKNOWN: Gloo all-reduce failed: Connection "
-        "closed by peer [::1]:80); the same command, given to all again, goes on from the last complete checkpoint"
+        "closed by peer [::1]:80); the same command, given to all again, goes on from the last complete checkpoint, "
+        "if there is one"
     )
     assert devices.lost_others(jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory")) is None
     assert devices.lost_others(OSError("UNAVAILABLE")) is None
