@@ -78,7 +78,7 @@ def parse(argv: list[str]) -> flags.FlagValues:
 
 def _leave_out_of_files(values: flags.FlagValues, argv: list[str]) -> None:
     """What stands on the command line counts, also where a --flagfile has the other of two that exclude each other."""
-    own = {word.lstrip("-").partition("=")[0] for word in argv[1:]}
+    own = {word.lstrip("-").partition("=")[0] for word in argv[1:] if word.startswith("-")}
     for pair in ALTERNATIVES:
         for given, other in (pair, pair[::-1]):
             if given in own and other not in own:
